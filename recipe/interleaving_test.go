@@ -19,7 +19,7 @@ import (
 // their nodes removed by strangers; connections break, and the server ends sessions whose
 // clients do not know that yet. Requests reach the server late,
 // and its answers and events reach the client late, both in their order. What a waiter
-// does is decided by the code of this package, on views that a session's waiters share.
+// does is decided by [contender], on views that a session's waiters share.
 //
 // A grant must be true: the node has been at the head of the queue (for a reader: behind
 // readers only). And when nothing is under way any longer, nobody may wait at the head,
@@ -101,11 +101,11 @@ type contenderState struct {
 	kind    driver.Kind
 	phase   phase
 	self    driver.Node
+	x       contender
 	joined  bool          // it has taken in the answer to create
 	looks   bool          // it has listed the queue, and keeps its watches
 	queue   []driver.Node // the answer to list, which it takes in when it goes on
-	awaited []driver.Node
-	watches []watchState // on awaited, and on self
+	watches []watchState  // on those awaited, and on self
 }
 
 type watchState struct {
@@ -114,19 +114,20 @@ type watchState struct {
 	event driver.Event
 }
 
-// decision is the code under test, which the planted mistakes change.
+// decision is what the planted mistakes change.
 type decision struct {
 	rule     func(driver.Kind) Rule
-	next     func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step)
-	ownGone  driver.Event            // what the driver makes of the event that a node of the session is gone that it does not remove
-	watchOwn bool                    // a waiter watches its own node
-	gaps     bool                    // others may have joined between two contenders of a session
-	unlisted bool                    // who joins without a listing may be granted the lock at once
-	isThere  func(driver.Event) bool // whether the own node is there, by the event of its watch
+	join     func(*contender, driver.Joined) (step, error)
+	sees     func(x *contender, events []driver.Event) (holds bool) // changes events before x takes them in
+	ownGone  driver.Event                                           // what the driver makes of the event that a node of the session is gone that it does not remove
+	watchOwn bool                                                   // a waiter watches its own node
+	gaps     bool                                                   // others may have joined between two contenders of a session
+	isThere  func(driver.Event) bool                                // whether the own node is there, by the event of its watch
 }
 
 var asBuilt = decision{
-	rule: RuleOf, next: (*Claim).next, ownGone: driver.Missing, watchOwn: true,
+	rule: RuleOf, join: (*contender).join, ownGone: driver.Missing, watchOwn: true,
+	sees:    func(*contender, []driver.Event) bool { return false },
 	isThere: func(e driver.Event) bool { return e == 0 },
 }
 
@@ -135,7 +136,7 @@ func newWorld(faults int, sessions ...[]driver.Kind) *world {
 	for _, kinds := range sessions {
 		s := &sessionState{view: newView()}
 		for _, kind := range kinds {
-			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle})
+			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle, x: contender{view: s.view}})
 		}
 		w.sessions = append(w.sessions, s)
 	}
@@ -154,7 +155,7 @@ func (w *world) clone() *world {
 		t.contenders = nil
 		for _, x := range s.contenders {
 			y := *x
-			y.watches = slices.Clone(x.watches)
+			y.watches, y.x.view = slices.Clone(x.watches), t.view
 			t.contenders = append(t.contenders, &y)
 		}
 		c.sessions = append(c.sessions, &t)
@@ -192,10 +193,10 @@ func (w *world) key() uint64 {
 		messages(s.requests)
 		messages(s.answers)
 		for _, c := range s.contenders {
-			b = append(b, byte(c.phase), bit(c.joined), bit(c.looks), bit(c.queue != nil))
+			b = append(b, byte(c.phase), bit(c.joined), bit(c.x.listed), bit(c.looks), bit(c.queue != nil))
 			node(c.self)
 			nodes(c.queue)
-			nodes(c.awaited)
+			nodes(c.x.awaited)
 			for _, w := range c.watches {
 				b = append(b, bit(w.armed), byte(w.event))
 				node(w.node)
@@ -308,7 +309,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 				add("contender %d.%d goes on", i, j, func(w *world) error { return w.sessions[i].decide(w, j, d) })
 			case waiting:
 				if slices.ContainsFunc(c.watches, func(w watchState) bool { return w.event != 0 }) {
-					add("contender %d.%d wakes", i, j, func(w *world) error { return w.sessions[i].wake(w, j, d) })
+					add("contender %d.%d wakes", i, j, func(w *world) error { return w.sessions[i].step(w, j, d) })
 				}
 				if w.faults > 0 {
 					add("contender %d.%d gives up", i, j, func(w *world) error { w.faults--; w.sessions[i].leave(j); return nil })
@@ -350,7 +351,7 @@ func (s *sessionState) join(j int, bare bool) {
 func (s *sessionState) leave(j int) {
 	c := s.contenders[j]
 	c.phase = done
-	c.watches, c.awaited = nil, nil
+	c.watches, c.x.awaited = nil, nil
 	s.requests = append(s.requests, message{kind: remove, node: c.self})
 	if len(s.contenders) > 1 {
 		s.leaving = append(s.leaving, c.self)
@@ -540,49 +541,66 @@ func (s *sessionState) behind(self driver.Node, d decision) (run []driver.Node) 
 	return run
 }
 
-// decide is Claim.acquire after a listing, or after a create that shows enough.
-func (s *sessionState) decide(w *world, j int, d decision) error {
+// decide takes in a join, a listing, or a look.
+func (s *sessionState) decide(w *world, j int, d decision) (err error) {
 	c := s.contenders[j]
-	queue := c.queue
-	c.queue = nil
-	listed := queue != nil
-	if !c.joined {
-		c.joined = true
-		queue = s.view.join(driver.Joined{Node: c.self, Queue: queue, Behind: s.behind(c.self, d)})
-	} else {
-		s.view.listed(queue)
-	}
-	if queue == nil {
-		s.list(j)
-		return nil
-	}
-	place := driver.Place(queue, c.self)
-	if place < 0 {
-		s.leave(j)
-		return nil
-	}
-	if c.looks {
-		c.looks = false
-		return s.step(w, j, true, d)
-	}
-	obstacles := d.rule(c.kind)(queue, place)
+	queue, next := c.queue, lists
+	c.queue, c.x.claim = nil, &Claim{Kind: c.kind, Rule: d.rule(c.kind)}
 	switch {
-	case len(obstacles) > 0:
-	case listed || d.unlisted:
-		return s.hold(w, j)
+	case !c.joined:
+		c.joined = true
+		next, err = d.join(&c.x, driver.Joined{Node: c.self, Queue: queue, Behind: s.behind(c.self, d)})
+	case c.looks:
+		c.looks = false
+		return s.step(w, j, d, queue)
 	default:
-		s.list(j)
-		return nil
+		next, err = c.x.list(queue)
 	}
-	s.await(j, c.claim(d).awaited(s.view, obstacles), d)
+	return s.follow(w, j, next, err, d)
+}
+
+// step takes in what the watches say, and what a look has found.
+func (s *sessionState) step(w *world, j int, d decision, looked ...[]driver.Node) (err error) {
+	c := s.contenders[j]
+	events := make([]driver.Event, len(c.watches))
+	for i, w := range c.watches {
+		events[i] = w.event
+	}
+	own := events[len(events)-1]
+	isThere := func() bool { return d.isThere(own) }
+	var next step
+	switch {
+	case d.sees(&c.x, events):
+		next = holds
+	case looked == nil:
+		next = c.x.fired(events, isThere)
+	default:
+		next, err = c.x.look(looked[0], events, isThere)
+	}
+	return s.follow(w, j, next, err, d)
+}
+
+// follow carries out a decision.
+func (s *sessionState) follow(w *world, j int, next step, err error, d decision) error {
+	switch {
+	case err != nil:
+		s.leave(j)
+	case next == lists:
+		s.list(j)
+	case next == waits:
+		s.await(j, d)
+	case next == looks:
+		s.contenders[j].phase = looking
+		s.requests = append(s.requests, message{kind: list, who: j})
+	case next == holds:
+		return s.hold(w, j)
+	}
 	return nil
 }
 
-func (c *contenderState) claim(d decision) *Claim { return &Claim{Kind: c.kind, Rule: d.rule(c.kind)} }
-
 func (s *sessionState) hold(w *world, j int) error {
 	c := s.contenders[j]
-	c.phase, c.watches, c.awaited = holding, nil, nil
+	c.phase, c.watches, c.x.awaited = holding, nil, nil
 	if !slices.Contains(w.led, c.self) {
 		return fmt.Errorf("%w: %s", errWrongGrant, c.self.Name)
 	}
@@ -595,12 +613,12 @@ var (
 )
 
 // await is a round of Claim.wait, until its watches are set.
-func (s *sessionState) await(j int, awaited []driver.Node, d decision) {
+func (s *sessionState) await(j int, d decision) {
 	c := s.contenders[j]
-	c.phase, c.awaited = arming, awaited
+	c.phase = arming
 	before := c.watches
 	c.watches = nil
-	for _, n := range append(slices.Clone(awaited), c.self) {
+	for _, n := range append(slices.Clone(c.x.awaited), c.self) {
 		set := watchState{node: n}
 		if i := slices.IndexFunc(before, func(w watchState) bool { return w.node == n && w.event == 0 }); i >= 0 {
 			set = before[i]
@@ -619,35 +637,9 @@ func (s *sessionState) await(j int, awaited []driver.Node, d decision) {
 	s.set(driver.Node{}, 0) // it may be waiting already
 }
 
-// wake is the rest of the round.
-func (s *sessionState) wake(w *world, j int, d decision) error { return s.step(w, j, false, d) }
-
-// step is what a contender does when its watches have fired, or again when it has looked.
-func (s *sessionState) step(w *world, j int, looked bool, d decision) error {
-	c := s.contenders[j]
-	events := make([]driver.Event, len(c.watches))
-	for i, w := range c.watches {
-		events[i] = w.event
-	}
-	awaited, next := d.next(c.claim(d), s.view, c.self, c.awaited, events)
-	isThere := d.isThere(events[len(c.awaited)])
-	switch {
-	case next == looks && !looked:
-		c.phase = looking
-		s.requests = append(s.requests, message{kind: list, who: j})
-	case (next == waits || next == looks) && isThere:
-		s.await(j, awaited, d)
-	case next == holds && isThere:
-		return s.hold(w, j)
-	default:
-		s.list(j)
-	}
-	return nil
-}
-
 func (s *sessionState) list(j int) {
 	c := s.contenders[j]
-	c.phase, c.watches, c.awaited = listing, nil, nil
+	c.phase, c.watches, c.x.awaited = listing, nil, nil
 	s.requests = append(s.requests, message{kind: list, who: j})
 }
 
@@ -736,16 +728,16 @@ func TestEveryInterleaving(t *testing.T) {
 	}
 }
 
-// taking changes events before next sees them.
+// taking changes events before they are seen.
 func taking(event, as driver.Event) func(*decision) {
 	return func(d *decision) {
-		d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
-			for i := range awaited {
+		d.sees = func(x *contender, events []driver.Event) bool {
+			for i := range x.awaited {
 				if events[i] == event {
 					events[i] = as
 				}
 			}
-			return (*Claim).next(c, v, self, awaited, events)
+			return false
 		}
 	}
 }
@@ -760,9 +752,17 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 		"the own node is not watched":                          {two, func(d *decision) { d.watchOwn = false }},
 		"the removal of a node of the same session is a proof": {together, func(d *decision) { d.ownGone = driver.Deleted }},
 		"others may have joined in between":                    {behind, func(d *decision) { d.gaps = true }},
-		"who joins is granted the lock without a look":         {reading, func(d *decision) { d.unlisted = true }},
-		"a missing node counts as one that has left":           {two, taking(driver.Missing, driver.Deleted)},
-		"a changed node counts as one that has left":           {two, taking(driver.Changed, driver.Deleted)},
+		"who joins is granted the lock without a look": {reading, func(d *decision) {
+			d.join = func(x *contender, j driver.Joined) (step, error) {
+				next, err := x.join(j)
+				if next == lists && driver.Place(x.view.queue, x.self) >= 0 {
+					return x.list(x.view.queue)
+				}
+				return next, err
+			}
+		}},
+		"a missing node counts as one that has left": {two, taking(driver.Missing, driver.Deleted)},
+		"a changed node counts as one that has left": {two, taking(driver.Changed, driver.Deleted)},
 		"a broken connection counts as a release": {two, func(d *decision) {
 			taking(driver.Interrupted, driver.Deleted)(d)
 			d.isThere = func(e driver.Event) bool { return e == 0 || e == driver.Interrupted }
@@ -774,22 +774,17 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 					return obstacles[max(0, len(obstacles)-1):]
 				}
 			}
-			d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
-				if events[0] == driver.Deleted {
-					return nil, holds
-				}
-				return (*Claim).next(c, v, self, awaited, events)
-			}
+			d.sees = func(_ *contender, events []driver.Event) bool { return events[0] == driver.Deleted }
 		}},
 		"a writer's deletion is a proof": {downgrades, func(d *decision) {
-			d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
-				for i, n := range awaited {
+			d.sees = func(x *contender, events []driver.Event) bool {
+				for i, n := range x.awaited {
 					if n.Kind == driver.Convertible && events[i] == driver.Deleted {
-						v.gone(n)
+						x.view.gone(n)
 						events[i] = 0
 					}
 				}
-				return (*Claim).next(c, v, self, awaited, events)
+				return false
 			}
 		}},
 		"readers pass writers that wait": {readers, func(d *decision) {

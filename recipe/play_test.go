@@ -16,10 +16,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The walk of interleaving_test.go visits every interleaving, so it needs states that can
-// be copied, and repeats in its own words what Claim.Acquire does between two requests.
-// This test plays Claim.Acquire itself, on sessions that keep the contract of package
-// driver, with interleavings drawn at random: each request is carried out late, its answer
+// The walk of interleaving_test.go visits every interleaving of the decisions. This test plays
+// Claim.Acquire, which carries the decisions out, on sessions that keep the contract of
+// package driver, with interleavings drawn at random: each request is carried out late, its answer
 // and the events are heard late, and whoever has heard something goes on late.
 
 // play is one server and its clients. Exactly one of its goroutines, or the director, runs

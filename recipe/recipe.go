@@ -95,131 +95,88 @@ func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.failBusy)
 }
 
-// blockedState is the state of a blocked claim.
-type blockedState struct {
-	head, self driver.Node
-	obstacles  []driver.Node // as the rule returns them
-	view       *View
-	listed     bool // the obstacles were there after the claim's node had joined
-}
+// onBlocked handles the contenders that block, and returns what the claim does next: it lists
+// the queue, or holds the lock.
+type onBlocked func(context.Context, *contender) (step, error)
 
-// onBlocked handles obstacles, and reports true if the lock is granted without another
-// listing.
-type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
-
-func (c *Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
-	if !s.listed {
-		return false, nil // those in the view may be gone
+func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
+	if !x.listed {
+		return lists, nil // those in the view may be gone
 	}
-	return false, fmt.Errorf("%w: %s", ErrBusy, c.awaited(s.view, s.obstacles)[0])
+	return 0, fmt.Errorf("%w: %s", ErrBusy, x.awaited[0])
 }
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	view := c.Views.open(c.Queue)
-	defer c.Views.close(c.Queue, view)
+	x := contender{claim: c, view: c.Views.open(c.Queue)}
+	defer c.Views.close(c.Queue, x.view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
-		if joined, err = c.Session.Join(ctx, c.Queue, driver.Request{Kind: c.Kind, Permits: c.Permits, Limit: c.Limit, Data: c.Data, Known: view.last(c.Kind)}); err != nil {
+		if joined, err = c.Session.Join(ctx, c.Queue, driver.Request{Kind: c.Kind, Permits: c.Permits, Limit: c.Limit, Data: c.Data, Known: x.view.last(c.Kind)}); err != nil {
 			return driver.Node{}, err
 		}
 	}
-	self := joined.Node
 	granted := false
 	defer func() {
-		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(self) {
+		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(joined.Node) {
 			return
 		}
 		// After an error, or a panic of the observer. Leave removes the node even if the
 		// context has ended. The node stays until the session ends only if the service
 		// refuses the removal.
-		left := c.Session.Leave(ctx, c.Queue, self)
+		left := c.Session.Leave(ctx, c.Queue, joined.Node)
 		if left == nil {
-			view.gone(self)
+			x.view.gone(joined.Node)
 		}
 		if errors.Is(left, driver.ErrNoPermission) {
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
 	}()
-	queue, listed := view.join(joined), joined.Queue != nil
-	for ; ; queue = nil {
-		if queue == nil {
-			if queue, err = c.Session.List(ctx, c.Queue); err != nil {
-				return driver.Node{}, err
-			}
-			view.listed(queue)
-			listed = true
-		}
-		obstacles, err := c.blocking(queue, self)
-		if err != nil {
-			return driver.Node{}, err
-		}
-		if len(obstacles) > 0 {
-			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view, listed})
+	next, err := x.join(joined)
+	for err == nil && next != holds {
+		if next == lists {
+			next, err = c.list(ctx, x.list)
 		} else {
-			granted = listed // and the own node was there
-		}
-		if err != nil {
-			return driver.Node{}, err
-		}
-		if granted {
-			return self, nil
+			next, err = blocked(ctx, &x)
 		}
 	}
+	if err != nil {
+		return driver.Node{}, err
+	}
+	granted = true
+	return joined.Node, nil
 }
 
-// blocking returns the contenders in a queue that block self.
-func (c *Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, error) {
-	place := driver.Place(queue, self)
-	if place < 0 {
-		return nil, driver.ErrRemoved
+// list lists the queue, for a decision.
+func (c *Claim) list(ctx context.Context, decide func(queue []driver.Node) (step, error)) (step, error) {
+	queue, err := c.Session.List(ctx, c.Queue)
+	if err != nil {
+		return 0, err
 	}
-	if c.Observer != nil {
-		c.Observer.Queued(self, place, len(queue))
-	}
-	if err := c.checkSequence(queue, place); err != nil {
-		return nil, err
-	}
-	return c.Rule(queue, place), nil
+	return decide(queue)
 }
 
-// checkSequence returns an error if sequence numbers do not order the queue. At the end of
-// a service's counter the numbers may become negative, or repeat, and every client would
-// grant a lock twice.
-func (c *Claim) checkSequence(queue []driver.Node, place int) error {
-	self := queue[place]
-	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
-	if self.Seq >= 0 && !tied(place-1) && !tied(place+1) {
-		return nil
-	}
-	return fmt.Errorf("%w: own number is %d; to reset the numbers, remove the node of the lock %q while it has no holder and no waiter",
-		driver.ErrSequenceExhausted, self.Seq, c.Queue)
-}
-
-// wait waits until the lock is granted, and then reports true, or until the queue must be
-// listed again.
-func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
-	awaited := c.awaited(s.view, s.obstacles)
-	s.obstacles = nil // a slice of a listing, which would stay in memory for as long as the wait lasts
+// wait waits until the lock is granted, or until the queue must be listed again.
+func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
 	for behind := (driver.Node{}); ; {
-		watched := awaited
-		if s.self != (driver.Node{}) { // waiters for a plain lock have no node
-			watched = append(slices.Clip(awaited), s.self) // another client may remove it
+		watched := x.awaited
+		if x.self != (driver.Node{}) { // waiters for a plain lock have no node
+			watched = append(slices.Clip(watched), x.self) // another client may remove it
 		}
 		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 		if err != nil && ctx.Err() != nil {
-			return false, Busy(fmt.Errorf("waiting behind %s: %w", awaited[0], err))
+			return 0, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
 		}
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		if behind != awaited[0] {
-			behind = awaited[0]
-			c.observeWait(ctx, s, behind, watches)
+		if behind != x.awaited[0] {
+			behind = x.awaited[0]
+			c.observeWait(ctx, x, watches)
 		}
-		own := watches[len(awaited):]
+		own := watches[len(x.awaited):]
 		if c.Revocable && len(own) > 0 && own[0].Revoked {
-			return false, ErrRevoked
+			return 0, ErrRevoked
 		}
 		fired, stop := driver.First(watches...)
 		select {
@@ -230,33 +187,25 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		}
 		stop()
 		if err := ctx.Err(); err != nil { // first: what ends a call may end its session as well
-			return false, Busy(fmt.Errorf("waiting behind %s: %w", behind, err))
+			return 0, Busy(fmt.Errorf("waiting behind %s: %w", behind, err))
 		}
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		events := c.fired(watches, make([]driver.Event, len(watches)), len(own))
 		if len(own) == 0 {
-			return false, nil
+			return lists, nil
 		}
-		again, next := c.next(s.view, s.self, awaited, events)
+		isThere := func() bool { return own[0].Fired() == 0 }
+		next := x.fired(events, isThere)
 		if next == looks {
-			queue, err := c.Session.List(ctx, c.Queue)
-			if err != nil {
-				return false, err
-			}
-			s.view.listed(queue)
-			if _, err := c.blocking(queue, s.self); err != nil {
-				return false, err
-			}
-			again, next = c.next(s.view, s.self, awaited, c.fired(watches, events, len(own)))
+			next, err = c.list(ctx, func(queue []driver.Node) (step, error) {
+				return x.look(queue, c.fired(watches, events, len(own)), isThere)
+			})
 		}
-		// Other waiters also tell the view what they see, so the own node must be looked
-		// at after the view.
-		if next == lists || next == holds || own[0].Fired() != 0 {
-			return next == holds && own[0].Fired() == 0, nil
+		if err != nil || next != waits {
+			return next, err
 		}
-		awaited = again
 	}
 }
 
@@ -274,76 +223,16 @@ func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) [
 	return events
 }
 
-// awaited returns the contenders to watch, the nearest obstacle first. A nearest obstacle
-// of the same session waits itself for the earlier ones, or has done so. Otherwise the
-// second nearest is watched as well: when the second leaves, most likely as the holder, it
-// is time to look what else is left (see next), and the answer is known when the nearest
-// leaves. So the removal of a node wakes at most two contenders.
-//
-// Any contender in the way of a semaphore's permits may make room.
-func (c *Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
-	if c.Kind == driver.Permit {
-		return obstacles
-	}
-	n := len(obstacles)
-	awaited := []driver.Node{obstacles[n-1]} // a copy, which does not keep a listing in memory
-	if n > 1 && !view.isOwn(awaited[0]) {
-		awaited = append(awaited, obstacles[n-2])
-	}
-	return awaited
-}
-
-// step is what a waiter does next.
-type step int
-
-const (
-	waits step = iota // for those returned
-	looks             // lists the queue, and waits on: the nearest is still there
-	lists             // the queue
-	holds             // the lock
-)
-
-// next decides what to do after events about the awaited contenders, if the claim's own
-// node is there.
-//
-// The lock is granted if all possibly blocking contenders have been seen to leave: watches
-// are set on them and on the own node, and fire in the order of the changes, so the own
-// node was there when the last one left. No contender can have come between, because
-// numbers only grow. A deleted Write may have left a Read with the same number, so the
-// deletion is no proof; nor is a node missing before the watch, because a Read may have
-// taken the place.
-func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
-	for i, node := range awaited {
-		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
-			view.gone(node)
-		} else if events[i] != 0 {
-			return nil, lists
-		}
-	}
-	obstacles, known := view.blocking(c.Rule, self)
-	switch {
-	case !known:
-		return nil, lists
-	case len(obstacles) == 0:
-		return nil, holds
-	}
-	again := c.awaited(view, obstacles)
-	if c.Kind != driver.Permit && again[0] == awaited[0] && len(again) > 1 && !slices.Contains(awaited, again[1]) {
-		return again, looks
-	}
-	return again, waits
-}
-
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. watches are on behind and others, the last on the own node. They have
+// know, the holder. watches are on those awaited, the last on the own node. They have
 // been set by then, so the request for the holder delays no event by more than a round
 // trip.
-func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, watches []*driver.Watch) {
+func (c *Claim) observeWait(ctx context.Context, x *contender, watches []*driver.Watch) {
 	if c.Observer == nil {
 		return
 	}
-	w := Wait{Queue: c.Queue, Behind: behind, Data: watches[0].Data, Holder: s.head}
-	if s.self != (driver.Node{}) {
+	w := Wait{Queue: c.Queue, Behind: x.awaited[0], Data: watches[0].Data, Holder: x.head}
+	if x.self != (driver.Node{}) {
 		w.Created = watches[len(watches)-1].Created
 	}
 	if c.Kind == driver.Guard { // the first guard waits for permits itself, or is about to get them

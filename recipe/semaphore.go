@@ -39,25 +39,25 @@ const (
 // Try is [Claim.Try]. It waits for contenders that hold the guard only briefly.
 func (s *Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	polls := 0
-	blocked := func(ctx context.Context, state blockedState) (bool, error) {
+	blocked := func(ctx context.Context, x *contender) (step, error) {
 		limit, set, err := s.limitNow(ctx)
 		full := false
 		if err == nil && (set == nil || set.Fired() == 0) {
 			full, err = s.isFull(ctx, limit)
 		}
 		if polls++; full || err == nil && polls > maxGuardPolls {
-			return s.failBusy(ctx, state)
+			return s.failBusy(ctx, x)
 		}
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		poll, cancel := context.WithTimeout(ctx, guardPoll)
 		defer cancel()
-		granted, err := s.guard().wait(poll, state)
+		next, err := s.guard().wait(poll, x)
 		if err != nil && poll.Err() != nil && ctx.Err() == nil {
-			return false, nil // list again
+			return lists, nil
 		}
-		return granted, err
+		return next, err
 	}
 	return s.acquire(ctx, blocked, false)
 }
@@ -219,15 +219,15 @@ func (s *Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch,
 		}
 		return driver.Node{}, above
 	}
-	return leases.acquire(ctx, func(ctx context.Context, state blockedState) (bool, error) {
-		tooLow := slices.DeleteFunc(slices.Clone(state.obstacles), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
+	return leases.acquire(ctx, func(ctx context.Context, x *contender) (step, error) {
+		tooLow := slices.DeleteFunc(slices.Clone(x.awaited), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
 		if len(tooLow) == 0 {
-			return leases.wait(ctx, state)
+			return leases.wait(ctx, x)
 		}
 		changes, err := s.Session.Watch(ctx, leases.Queue, tooLow...)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		return false, &aboveLimitError{tooLow[0].Limit, tooLow[0], changes}
+		return 0, &aboveLimitError{tooLow[0].Limit, tooLow[0], changes}
 	})
 }

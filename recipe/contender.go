@@ -1,0 +1,152 @@
+package recipe
+
+// This file decides what a claim does next. The decisions send nothing, so that a test walks
+// every interleaving of several contenders with them.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// step is what a claim does next.
+type step int
+
+const (
+	lists step = iota // the queue, for list
+	waits             // until watches on the awaited or on the own node fire, for fired
+	looks             // lists the queue and keeps the watches, for look
+	holds             // the lock
+)
+
+// contender is what a claim knows between two requests.
+type contender struct {
+	claim   *Claim
+	view    *View
+	self    driver.Node
+	listed  bool          // the queue has been listed since self joined
+	head    driver.Node   // of the queue, when awaited was decided
+	awaited []driver.Node // the contenders to watch, the nearest that blocks first
+}
+
+// join takes in the claim's node.
+func (x *contender) join(joined driver.Joined) (step, error) {
+	x.self, x.listed = joined.Node, joined.Queue != nil
+	queue := x.view.join(joined)
+	if queue == nil {
+		return lists, nil
+	}
+	return x.decide(queue)
+}
+
+// list takes in a listing.
+func (x *contender) list(queue []driver.Node) (step, error) {
+	x.view.listed(queue)
+	x.listed = true
+	return x.decide(queue)
+}
+
+func (x *contender) decide(queue []driver.Node) (step, error) {
+	place, err := x.place(queue)
+	if err != nil {
+		return 0, err
+	}
+	obstacles := x.claim.Rule(queue, place)
+	switch {
+	case len(obstacles) > 0:
+		x.head, x.awaited = queue[0], x.nearest(obstacles)
+		return waits, nil
+	case x.listed: // and the own node was there
+		return holds, nil
+	}
+	return lists, nil
+}
+
+// place returns the claim's place in a queue.
+func (x *contender) place(queue []driver.Node) (int, error) {
+	place := driver.Place(queue, x.self)
+	if place < 0 {
+		return 0, driver.ErrRemoved
+	}
+	if x.claim.Observer != nil {
+		x.claim.Observer.Queued(x.self, place, len(queue))
+	}
+	return place, x.checkSequence(queue, place)
+}
+
+// checkSequence returns an error if sequence numbers do not order the queue. At the end of
+// a service's counter the numbers may become negative, or repeat, and every client would
+// grant a lock twice.
+func (x *contender) checkSequence(queue []driver.Node, place int) error {
+	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == x.self.Seq }
+	if x.self.Seq >= 0 && !tied(place-1) && !tied(place+1) {
+		return nil
+	}
+	return fmt.Errorf("%w: own number is %d; to reset the numbers, remove the node of the lock %q while it has no holder and no waiter",
+		driver.ErrSequenceExhausted, x.self.Seq, x.claim.Queue)
+}
+
+// look takes in a listing made while the watches stayed, and the events of the watches since.
+func (x *contender) look(queue []driver.Node, events []driver.Event, isThere func() bool) (step, error) {
+	x.view.listed(queue)
+	if _, err := x.place(queue); err != nil {
+		return 0, err
+	}
+	return x.decideBy(events, isThere, false), nil
+}
+
+// fired takes in the events of the watches on the awaited contenders. isThere reports
+// whether the watch on the claim's own node has not fired.
+//
+// The lock is granted if all possibly blocking contenders have been seen to leave: watches
+// are set on them and on the own node, and fire in the order of the changes, so the own
+// node was there when the last one left. No contender can have come between, because
+// numbers only grow. A deleted Write may have left a Read with the same number, so the
+// deletion is no proof; nor is a node missing before the watch, because a Read may have
+// taken the place.
+func (x *contender) fired(events []driver.Event, isThere func() bool) step {
+	return x.decideBy(events, isThere, true)
+}
+
+func (x *contender) decideBy(events []driver.Event, isThere func() bool, mayLook bool) step {
+	for i, node := range x.awaited {
+		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
+			x.view.gone(node)
+		} else if events[i] != 0 {
+			return lists
+		}
+	}
+	obstacles, known := x.view.blocking(x.claim.Rule, x.self)
+	switch {
+	case !known || !isThere(): // after the view, to which other waiters also tell what they see
+		return lists
+	case len(obstacles) == 0:
+		return holds
+	}
+	again := x.nearest(obstacles)
+	if mayLook && x.claim.Kind != driver.Permit && again[0] == x.awaited[0] && len(again) > 1 && !slices.Contains(x.awaited, again[1]) {
+		return looks // the nearest is still there
+	}
+	x.awaited = again
+	return waits
+}
+
+// nearest returns the contenders to watch, the nearest obstacle first. A nearest obstacle
+// of the same session waits itself for the earlier ones, or has done so. Otherwise the
+// second nearest is watched as well: when the second leaves, most likely as the holder, it
+// is time to look what else is left (see fired), and the answer is known when the nearest
+// leaves. So the removal of a node wakes at most two contenders.
+//
+// Any contender in the way of a semaphore's permits may make room.
+func (x *contender) nearest(obstacles []driver.Node) []driver.Node {
+	if x.claim.Kind == driver.Permit {
+		return obstacles
+	}
+	n := len(obstacles)
+	awaited := []driver.Node{obstacles[n-1]} // a copy, which does not keep a listing in memory
+	if n > 1 && !x.view.isOwn(awaited[0]) {
+		awaited = append(awaited, obstacles[n-2])
+	}
+	return awaited
+}
