@@ -20,7 +20,7 @@ const (
 	permAll    = 31
 )
 
-// identity is an identity of a connection, or the one that an ACL entry names.
+// identity is an identity of a connection, or the identity named by an ACL entry.
 type identity struct{ scheme, id string }
 
 var (
@@ -39,7 +39,7 @@ func digest(credentials string) identity {
 type acl struct {
 	identity
 	perms int32
-	null  bool // the id is null, which only the scheme "auth" permits
+	null  bool // the id is null, as only the scheme "auth" permits
 }
 
 // allowed reports whether one of the identities has one of the permissions.
@@ -80,7 +80,7 @@ func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 			continue
 		}
 		if a.null && (a.scheme == "world" || a.scheme == "digest" || a.scheme == "ip") {
-			return nil, ErrMarshalling // the real server fails on it
+			return nil, ErrMarshalling // the real server fails here
 		}
 		entries := a.resolve(identities)
 		if len(entries) == 0 {

@@ -9,12 +9,12 @@ import (
 	"slices"
 )
 
-// errNoLeader is the error of changes that the server makes itself.
+// errNoLeader is the error of changes made by the server itself.
 var errNoLeader = errors.New("no member leads the ensemble")
 
-// ReapContainers deletes now the nodes that ZooKeeper deletes once per container
-// interval: containers whose last child was deleted, and TTL nodes without
-// children that were not changed within their TTL.
+// ReapContainers deletes now the nodes deleted by ZooKeeper once per container interval:
+// containers after the deletion of the last child, and TTL nodes without children, not
+// changed within their TTL.
 func (s *Server) ReapContainers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +39,8 @@ func (s *Server) reap() {
 	}
 }
 
-// Create creates a persistent node with all permissions for all clients. The
-// parent must exist. Like Delete and Set, it needs no session.
+// Create creates a persistent node with all permissions for all clients. The parent must
+// exist. Create, Delete and Set need no session.
 func (s *Server) Create(path string, data []byte) error {
 	return s.administer(func(x *txn) Code {
 		_, code := x.create(part{op: OpCreate, path: path, data: data, acl: []acl{{identity: worldAnyone, perms: permAll}}}, false)
@@ -48,12 +48,12 @@ func (s *Server) Create(path string, data []byte) error {
 	}, "creating", path)
 }
 
-// Delete deletes a node, regardless of its ACL and version.
+// Delete deletes a node, regardless of ACL and version.
 func (s *Server) Delete(path string) error {
 	return s.administer(func(x *txn) Code { return x.delete(path, -1) }, "deleting", path)
 }
 
-// Set changes a node's data, regardless of its ACL and version.
+// Set changes a node's data, regardless of ACL and version.
 func (s *Server) Set(path string, data []byte) error {
 	return s.administer(func(x *txn) Code { _, code := x.setData(path, data, -1); return code }, "setting", path)
 }
@@ -76,11 +76,11 @@ func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 	return nil
 }
 
-// SetSequence sets the number that the next sequential child of parent gets, from
-// 0 to 2147483647, the last one. The number is the count of all children ever
-// created there. After the last number the count no longer changes: creating the
-// same name again is ErrNodeExists, and another prefix gets the same number.
-// (A real server may also give out negative numbers if requests come fast.)
+// SetSequence sets the number of the next sequential child of parent, from 0 to 2147483647,
+// the last number. The number is the count of all children ever created there. After the
+// last number the count no longer changes: creating the same name again is ErrNodeExists,
+// and another prefix gets the same number. (A real server may also give out negative
+// numbers if requests come fast.)
 func (s *Server) SetSequence(parent string, next int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

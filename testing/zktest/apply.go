@@ -83,8 +83,8 @@ func (c *conn) addIdentity(id identity) {
 	}
 }
 
-// applyWrite proposes a request that is a transaction. It fails if the session is over
-// or has moved to another member.
+// applyWrite proposes a transaction. It fails if the session is over or has moved to
+// another member.
 func (s *Server) applyWrite(c *conn, session int64, r Request, d *decoder, answer answer) {
 	rep := c.replica
 	if r.Op == OpReconfig && !d.reconfig() {
@@ -107,7 +107,7 @@ func (s *Server) applyWrite(c *conn, session int64, r Request, d *decoder, answe
 	body, code := x.apply(r.Op, d)
 	s.propose(x, rep, func() {
 		if r.Op == OpCheck && code == OK {
-			answer(nil, true) // the real server fails to encode this reply, and goes on without it
+			answer(nil, true) // the real server fails to encode this reply, and goes on without a reply
 			return
 		}
 		answer(append(s.replyHeader(c, r, x.zxid, code), body...).packet(), true)
@@ -197,7 +197,7 @@ func encodeResults(results []result) (e encoder) {
 	return e
 }
 
-// applyRead applies a request that changes nothing but watches, and returns the reply.
+// applyRead applies a request without changes to nodes, and returns the reply.
 func (s *Server) applyRead(c *conn, r Request, d *decoder) (reply []byte, alive bool) {
 	body, code := s.read(c, r.Op, d)
 	if code == ErrUnimplemented {
@@ -206,7 +206,7 @@ func (s *Server) applyRead(c *conn, r Request, d *decoder) (reply []byte, alive 
 	return append(s.replyHeader(c, r, c.replica.zxid, code), body...).packet(), true
 }
 
-// read returns the record of the reply to a request that changes nothing but watches.
+// read returns the record of the reply to a request without changes to nodes.
 func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	rep := c.replica
 	switch op {
@@ -314,8 +314,8 @@ func malformedOr(d *decoder, code Code) Code {
 	return code
 }
 
-// lookup returns a node that the connection may access with one of perms, or
-// without any permission if perms is 0.
+// lookup returns a node accessible to the connection with one of perms, or without any
+// permission if perms is 0.
 func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
 	n := c.replica.tree.at(path)
 	if n == nil {
@@ -327,8 +327,8 @@ func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
-// readNode reads a node, and sets a watch if the request asks for one and the
-// node exists. Only exists sets one on a node that does not.
+// readNode reads a node, and sets a watch if the request asks for one and the node exists.
+// Only exists sets a watch on a missing node.
 func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
 	perms, table := int32(permRead), c.replica.data
 	switch p.op {
@@ -383,9 +383,9 @@ func (rep *replica) removeWatches(c *conn, op Op, path string, of int32) Code {
 	return code
 }
 
-// setWatches restores the watches that a client had before its connection broke,
-// and sends the events that it missed. It cannot detect that a node was deleted
-// and created again, or created and deleted.
+// setWatches restores the watches of a client whose connection broke, and sends the missed
+// events. It cannot detect that a node was deleted and created again, or created and
+// deleted.
 func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 	since := d.long()
 	data, exist, child := d.strings(), d.strings(), d.strings()

@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// clientConn is one client's TCP connection as a stream of packets, together
-// with the connection faults. The server and the proxy read from it in one
-// goroutine. Another goroutine writes what they send, so that a sender never
-// waits for a client.
+// clientConn is one client's TCP connection as a stream of packets, together with the
+// connection faults. The server and the proxy read in one goroutine. Another goroutine
+// writes, so that a sender never waits for a client.
 type clientConn struct {
 	net      *network
 	conn     net.Conn
 	maxFrame int
 	number   int // of the connection
-	member   int // of the ensemble, to which the client has connected
+	member   int // of the ensemble, as chosen by the client
 	session  atomic.Int64
 	host     string // of the client
 
@@ -35,7 +34,7 @@ type clientConn struct {
 	mu           sync.Mutex
 	wake         sync.Cond // more to write, or the end
 	queue        []outgoing
-	draining     bool // the connection ends when the queue is written; nothing is added to it
+	draining     bool // the connection ends when the queue is written; nothing is added
 	closed       bool // done is closed
 	dropInbound  bool // packets are read and discarded
 	dropOutbound bool // queued packets are discarded
@@ -44,7 +43,7 @@ type clientConn struct {
 // outgoing is a packet to be written.
 type outgoing struct {
 	bytes []byte
-	gate  <-chan struct{} // if not nil, the packet waits until it is closed
+	gate  <-chan struct{} // if not nil, the packet waits until gate is closed
 	delay time.Duration   // counted from the call of send
 	due   time.Time       // set by send, from delay
 	cut   cutMode         // what is done to the connection afterwards
@@ -59,9 +58,9 @@ const (
 	rst
 )
 
-// lingerTimeout bounds how long a connection is still read after our FIN.
-// Closing it with unread input would send an RST, which may discard the last
-// reply before the client has read it.
+// lingerTimeout bounds how long a connection is still read after our FIN. Closing with
+// unread input would send an RST, and the RST may discard the last reply before the client
+// has read it.
 const lingerTimeout = time.Second
 
 var (
@@ -69,8 +68,8 @@ var (
 	errPacketLength = errors.New("a packet of impossible length")
 )
 
-// newClientConn starts the writing goroutine. The caller must call
-// closeAndDrain when it has finished reading.
+// newClientConn starts the writing goroutine. The caller must call closeAndDrain after
+// reading.
 func newClientConn(n *network, conn net.Conn, maxFrame, number, member int) *clientConn {
 	c := &clientConn{
 		net: n, conn: conn, maxFrame: maxFrame, number: number, member: member,
@@ -79,7 +78,7 @@ func newClientConn(n *network, conn net.Conn, maxFrame, number, member int) *cli
 	c.wake.L = &c.mu
 	c.host, _, _ = net.SplitHostPort(conn.RemoteAddr().String())
 	n.add(c)
-	go c.writeLoop() // ends with the connection; closeAndDrain waits for it
+	go c.writeLoop() // ends with the connection; closeAndDrain waits for the end
 	return c
 }
 
@@ -91,8 +90,8 @@ func (c *clientConn) readHeader() (head [4]byte, err error) {
 	return head, err
 }
 
-// readBody reads the rest of the packet that head begins, and returns the packet
-// without the length. Memory is allocated only for bytes that have arrived.
+// readBody reads the rest of the packet after head, and returns the packet without the
+// length. Memory is allocated only for bytes that have arrived.
 func (c *clientConn) readBody(head [4]byte) ([]byte, error) {
 	n := int(int32(binary.BigEndian.Uint32(head[:])))
 	if n < 0 || n > c.maxFrame {
@@ -143,7 +142,7 @@ func (c *clientConn) waitPass(d Direction) bool {
 	return !c.closed && (d == Inbound && !c.dropInbound || d == Outbound && !c.dropOutbound)
 }
 
-// send queues a packet. It does nothing if the connection is ending.
+// send queues a packet, unless the connection is ending.
 func (c *clientConn) send(p outgoing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +166,7 @@ func (c *clientConn) closeAfterFlush() {
 		return
 	}
 	c.draining = true
-	_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTimeout)) // for a client that does not read
+	_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTimeout)) // if the client does not read
 	c.wake.Signal()
 }
 
@@ -184,7 +183,7 @@ func (c *clientConn) cut(how cutMode) {
 	c.wake.Signal()
 	c.mu.Unlock()
 	c.net.wake()
-	_ = c.conn.SetWriteDeadline(time.Unix(1, 0)) // ends a write that is blocked
+	_ = c.conn.SetWriteDeadline(time.Unix(1, 0)) // ends a blocked write
 	if tcp, ok := c.conn.(tcpLike); ok && how == rst {
 		_ = tcp.SetLinger(0)
 	} else if ok && tcp.CloseWrite() == nil {
@@ -195,14 +194,14 @@ func (c *clientConn) cut(how cutMode) {
 	_ = c.conn.Close()
 }
 
-// tcpLike is a connection that ends as one of TCP does.
+// tcpLike is a connection that ends as TCP does.
 type tcpLike interface {
 	SetLinger(sec int) error
 	CloseWrite() error
 }
 
-// blackhole discards, from now on, the packets that are read, that are sent, or
-// both, without a sign to the client.
+// blackhole discards, from now on, the packets read, sent, or both, without a sign to the
+// client.
 func (c *clientConn) blackhole(inbound, outbound bool) {
 	c.mu.Lock()
 	c.dropInbound, c.dropOutbound = c.dropInbound || inbound, c.dropOutbound || outbound
@@ -210,7 +209,7 @@ func (c *clientConn) blackhole(inbound, outbound bool) {
 	c.net.wake()
 }
 
-// closeAndDrain closes the connection when its reader has finished.
+// closeAndDrain closes the connection after the reader's end.
 func (c *clientConn) closeAndDrain() {
 	c.cut(fin)
 	// Again, because the reader may have set another deadline since.
@@ -242,8 +241,8 @@ func (c *clientConn) writeLoop() {
 	}
 }
 
-// writeBatch writes packets, all that are due in one piece. It returns the
-// buffer for reuse, and false when the connection has ended.
+// writeBatch writes packets, all due ones in one piece. It returns the buffer for reuse,
+// and false when the connection has ended.
 func (c *clientConn) writeBatch(batch []outgoing, buf []byte) ([]byte, bool) {
 	for _, p := range batch {
 		if p.gate != nil || p.delay != 0 {

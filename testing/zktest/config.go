@@ -115,9 +115,9 @@ func TickTime(d time.Duration) CommonOption {
 	}, property("tickTime", milliseconds(d))}
 }
 
-// Members makes the server an ensemble of n members, each with an address of its own.
-// The last one leads at first. As long as there is no fault, all have applied a write
-// when its client gets the reply.
+// Members makes the server an ensemble of n members, each with a separate address. The last
+// member leads at first. Without faults, all members have applied a write when the client
+// gets the reply.
 func Members(n int) Option {
 	return option(func(c *config) error {
 		if n < 1 {
@@ -131,8 +131,8 @@ func Members(n int) Option {
 	})
 }
 
-// SessionTimeouts sets the bounds of the session timeouts that clients can
-// negotiate. The default is 2 ticks to 40 s.
+// SessionTimeouts sets the bounds of the negotiable session timeouts. The default is 2
+// ticks to 40 s.
 func SessionTimeouts(minimum, maximum time.Duration) CommonOption {
 	return commonOption{func(c *config) error {
 		if minimum <= 0 {
@@ -177,9 +177,8 @@ func ExtendedTypes() CommonOption {
 }
 
 // SuperUser sets the credentials, "user:password", of the super user: a client
-// that authenticates with them by the scheme digest has all permissions,
-// regardless of ACLs. It is ZooKeeper's superDigest. By default there is no super
-// user.
+// authenticated with them by the scheme digest has all permissions, regardless of ACLs,
+// like ZooKeeper's superDigest. By default there is no super user.
 func SuperUser(credentials string) CommonOption {
 	super := digest(credentials)
 	return commonOption{func(c *config) error {
@@ -191,8 +190,8 @@ func SuperUser(credentials string) CommonOption {
 	}, JVMFlags("-Dzookeeper.DigestAuthenticationProvider.superDigest=" + super.id).(realOption)}
 }
 
-// FourLetterWords allows only these four letter commands. By default all are
-// allowed; ZooKeeper's own default is srvr.
+// FourLetterWords allows only the given four letter commands. By default all are allowed;
+// ZooKeeper's own default is srvr.
 func FourLetterWords(words ...string) CommonOption {
 	return commonOption{func(c *config) error {
 		c.whitelist = map[string]bool{}

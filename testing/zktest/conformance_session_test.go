@@ -107,7 +107,7 @@ var sessionChecks = []check{
 		}
 	}},
 	{65, "a restart keeps nodes, sessions, the zxid and sequence numbers, but no watches", waiting, func(t *testing.T, s checkEnv) {
-		const timeout = 10 * tick // on a slow machine, starting a server takes part of it
+		const timeout = 10 * tick // on a slow machine, starting a server takes part of the timeout
 		server := s.start(t, quietOptions...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
@@ -198,10 +198,10 @@ var sessionChecks = []check{
 	}},
 }
 
-// refusedWelcome is the reply to a handshake with a session that has ended.
+// refusedWelcome is the reply to a handshake with an ended session.
 var refusedWelcome = welcome{Size: 37, Password: make([]byte, 16)}
 
-// expiryTimeout is the timeout of sessions that have to expire.
+// expiryTimeout is the timeout of sessions meant to expire.
 const expiryTimeout = 4 * tick
 
 // timeChecks are the checks of when sessions expire.
@@ -300,8 +300,8 @@ func startSilence(last func()) silenceStart {
 	return s
 }
 
-// requireExpiry checks the time of an expiry that was just observed. The
-// observation may be late on a slow machine, but the expiry is never early.
+// requireExpiry checks the time of an expiry just observed. The observation may be late on
+// a slow machine, but the expiry is never early.
 func (s silenceStart) requireExpiry(t *testing.T, timeout time.Duration) {
 	t.Helper()
 	const slack = 3 * tick

@@ -16,14 +16,14 @@ import (
 // addressed is a server, embedded or real.
 type addressed interface{ Addr() string }
 
-// restartable is a server that can be stopped, and restarted with its state.
+// restartable is a server with Stop, and Start with the same state.
 type restartable interface {
 	addressed
 	Stop(ctx context.Context) error
 	Start(ctx context.Context) error
 }
 
-// serverKind is a kind of server that must pass the checks.
+// serverKind is a kind of server to be checked.
 type serverKind struct {
 	name  string
 	start func(t testing.TB, opts ...zktest.CommonOption) restartable
@@ -54,8 +54,8 @@ type serverGroup int
 
 const (
 	shared    serverGroup = iota // runs in parallel with other checks
-	waiting                      // runs in parallel with other checks that wait; the server deletes containers
-	exclusive                    // runs alone, so that it can count zxids
+	waiting                      // runs in parallel with other waiting checks; the server deletes containers
+	exclusive                    // runs alone, to count zxids
 	strict                       // runs alone; the server allows less
 )
 
@@ -70,12 +70,12 @@ var serverGroups = []struct {
 	{exclusive, "exclusive", quietOptions},
 	{strict, "strict", []zktest.CommonOption{
 		zktest.SessionTimeouts(time.Second, 10*time.Second), zktest.ContainerInterval(time.Hour),
-		zktest.FourLetterWords("srvr", "conf"), // which the launcher of real servers needs
+		zktest.FourLetterWords("srvr", "conf"), // needed by the launcher of real servers
 	}},
 	{shared, "shared", quietOptions},
 }
 
-// quietOptions are the options of servers that change nothing by themselves.
+// quietOptions are the options of servers without changes of their own.
 var quietOptions = []zktest.CommonOption{
 	zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Hour),
 }
@@ -83,7 +83,7 @@ var quietOptions = []zktest.CommonOption{
 // check is a guarantee of all kinds of servers. The checks have what random scripts do not
 // compare (see TestDifferential): handshakes, time, bounds, concurrent clients, and ZooKeeper's own nodes.
 type check struct {
-	number int // below 101, that of the reference list of checks
+	number int // below 101, as in the reference list of checks
 	title  string
 	group  serverGroup
 	run    func(t *testing.T, s checkEnv)
@@ -100,7 +100,7 @@ type checkEnv struct {
 	root string // a node of this check
 }
 
-// open returns a connection with a session that does not expire.
+// open returns a connection with a session of a long timeout.
 func (s checkEnv) open(t *testing.T) *client {
 	t.Helper()
 	return open(t, s.addr, longTimeout)

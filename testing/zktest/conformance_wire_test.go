@@ -44,8 +44,8 @@ var wireChecks = []check{
 	{61, "the number of connections from an address is limited", exclusive, func(t *testing.T, s checkEnv) {
 		const limit = 3
 		addr := s.start(t, zktest.MaxClientConns(limit)).Addr()
-		// tryOpen returns a connection with a session, or nil if the server ended it
-		// without a reply, possibly before the handshake was sent.
+		// tryOpen returns a connection with a session, or nil if the server ended the
+		// connection without a reply, possibly before the handshake was sent.
 		tryOpen := func() *client {
 			conn, err := net.DialTimeout("tcp", addr, ioTimeout)
 			require.NotErrorIs(t, err, syscall.ECONNREFUSED)

@@ -27,10 +27,10 @@ type conn struct {
 	readOnly   bool       // the handshake has the read-only byte, so the reply must have one
 	seen       int64      // the latest zxid in a reply
 	waiting    bool       // a request is being answered, by another goroutine
-	backlog    [][]byte   // requests that arrived meanwhile
+	backlog    [][]byte   // requests received meanwhile
 }
 
-// admit numbers a connection and returns the function that serves it.
+// admit numbers a connection and returns the function to serve the connection.
 func (s *Server) admit(rep *replica, nc net.Conn) func() {
 	number := int(s.accepted.Add(1))
 	return func() { s.serve(rep, nc, number) }
@@ -55,7 +55,7 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			panic(p) // at once: it may have happened with s.mu held, for which the rest would wait forever
+			panic(p) // at once: s.mu may be held, and the rest would wait forever
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Server) handshake(c *conn) bool {
 func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	rep := c.replica
 	if !rep.serves() || req.lastZxid > rep.zxid {
-		answer(nil, false) // a client that has seen a later state has to try another server
+		answer(nil, false) // the client has seen a later state, and has to try another server
 		return
 	}
 	timeout := s.negotiate(req.timeout)
@@ -188,8 +188,8 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	})
 }
 
-// attach attaches a connection to the session, which may have moved on to another member if
-// the leader's answer took long.
+// attach attaches a connection to the session, unless the session has moved on to another
+// member during a slow answer of the leader.
 func (s *Server) attach(c *conn, ss *session, req connectRequest) {
 	if s.conns[c] && ss.at == c.replica {
 		ss.conn = c
@@ -199,11 +199,11 @@ func (s *Server) attach(c *conn, ss *session, req connectRequest) {
 	s.notifyChange()
 }
 
-// revalidate returns the session of a client that has connected again, to a member, if
-// the leader knows it. From then on the leader takes the session's writes only from that
+// revalidate returns the session of a client connected again, to a member, if the leader
+// knows the session. From then on the leader takes the session's writes only from this
 // member.
 func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, at *replica) *session {
-	if l != s.lead { // it was replaced, and knows only what it has applied
+	if l != s.lead { // replaced, and knows only what was applied
 		if _, ok := l.member.sessions[id]; !ok {
 			return nil
 		}
@@ -217,8 +217,8 @@ func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, at *
 	return ss
 }
 
-// handle handles one packet and reports whether the connection goes on. A server without
-// an ensemble answers every request before it reads the next.
+// handle handles one packet and reports whether the connection goes on. A server without an
+// ensemble answers every request before reading the next.
 func (s *Server) handle(c *conn, packet []byte) bool {
 	if s.isEnsemble() && s.queue(c, packet) {
 		return true
@@ -278,7 +278,7 @@ func (s *Server) handleRequest(c *conn, packet []byte) outcome {
 // Server.mu is held.
 type answer func(reply []byte, alive bool)
 
-// exchange is a request that is being answered.
+// exchange is a request being answered.
 type exchange struct {
 	fault    *Fault
 	passes   passRules
@@ -288,8 +288,8 @@ type exchange struct {
 	alive    bool
 }
 
-// applyFaults applies a request by calling do, with the fault of the rule that
-// hits the request, if any. do is called with s.mu held.
+// applyFaults applies a request by calling do, with the fault of the rule hitting the
+// request, if any. do is called with s.mu held.
 func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	f, passes := s.match(r)
 	s.mu.Lock()
@@ -329,8 +329,8 @@ func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	return x.finish(c)
 }
 
-// lost returns what becomes of a connection that was lost during a request. A client that
-// cannot know of the loss is read on, and the requests are discarded.
+// lost returns what becomes of a connection lost during a request. If the client cannot
+// know of the loss, reading goes on, and the requests are discarded.
 func (c *conn) lost() outcome {
 	if c.client.dropsOutbound() {
 		return goesOn
@@ -338,7 +338,7 @@ func (c *conn) lost() outcome {
 	return ends
 }
 
-// queueReply queues the reply to a request, or what a rule makes of it.
+// queueReply queues the reply to a request, perhaps altered by a rule.
 func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 	x.answered = true
 	if !s.conns[c] {
@@ -362,7 +362,7 @@ func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 // finish waits for what must follow the reply.
 func (x *exchange) finish(c *conn) outcome {
 	if x.out.cut != uncut {
-		<-c.client.written // a cut counts when the client can see it
+		<-c.client.written // a cut counts when visible to the client
 	}
 	if x.fault != nil && !x.fault.action().beforeApply() {
 		x.fault.recordFired()
@@ -375,8 +375,8 @@ func (x *exchange) finish(c *conn) outcome {
 	return goesOn
 }
 
-// faultBeforeApply injects a fault that precedes the request, and reports
-// whether the request is then applied.
+// faultBeforeApply injects a fault preceding the request, and reports whether the request
+// is then applied.
 func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 	a := f.action()
 	if !a.beforeApply() {
@@ -405,8 +405,8 @@ func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 	return alive
 }
 
-// expireConn expires the session that a connection has or asks for, if it
-// exists, and ends the connection.
+// expireConn expires the session of a connection, or the session asked for, if any, and
+// ends the connection.
 func (s *Server) expireConn(c *conn) {
 	if ss := s.sessions[c.client.session.Load()]; ss != nil {
 		s.expire(ss)
@@ -429,7 +429,7 @@ func (s *Server) replyError(c *conn, r Request, code Code, answer answer) {
 	}
 }
 
-// sendEvent sends a watch event, unless a rule swallows it.
+// sendEvent sends a watch event, unless swallowed by a rule.
 func (c *conn) sendEvent(event EventType, path string) {
 	o := c.client.origin()
 	f, passes := c.server.match(Request{

@@ -18,18 +18,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// This file runs random scripts of requests on the embedded server and on a real
-// one. It compares every reply, every event and its place among the replies, and
-// the final nodes. A script is generated from a seed before it runs, so that both
-// servers get the same script and a failure can be reproduced. If the servers
-// diverge, the test prints the smallest part of the script that still shows it.
+// This file runs random scripts of requests on the embedded server and on a real one. The
+// test compares every reply, every event and the event's place among the replies, and the
+// final nodes. A script is generated from a seed before the run, so that both servers get
+// the same script and a failure can be reproduced. If the servers diverge, the test prints
+// the smallest part of the script that still shows the divergence.
 //
-// Error codes, paths, data, versions and counts are compared as they are. Zxids
-// are compared by their distance from the start of the script, sessions by the
-// order of their creation, children as a set. Times must only be possible. The
-// generator avoids what is random inside the real server or an accident of its
-// implementation: see call.disturbsLaterReplies, call.unspecified and the
-// comments in generator.
+// Error codes, paths, data, versions and counts are compared as they are. Zxids are
+// compared by their distance from the start of the script, sessions by the order of their
+// creation, children as a set. Times must only be possible. The generator avoids anything
+// random inside the real server, and accidents of the implementation: see
+// call.disturbsLaterReplies, call.unspecified and the comments in generator.
 
 var (
 	differentialTime = flag.Duration("differential", 0, "run random scripts in TestDifferential for this long")
@@ -83,7 +82,7 @@ func startEmbedded(t testing.TB) string {
 	return zktest.Start(t, zktest.ExtendedTypes(), zktest.ContainerInterval(time.Hour), zktest.SuperUser(superuser)).Addr()
 }
 
-// The credentials that scripts use. The super user can delete every node.
+// The credentials used by scripts. The super user can delete every node.
 const (
 	credentialU = "u:p"
 	credentialV = "v:q"
@@ -96,7 +95,7 @@ func digestID(credential string) string {
 	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// startRealServer starts a server that changes nothing by itself.
+// startRealServer starts a server without changes of its own.
 func startRealServer(t testing.TB, name string) testServer {
 	server := zktest.StartReal(t,
 		zktest.Properties(map[string]string{"extendedTypesEnabled": "true"}),
@@ -164,7 +163,7 @@ func (d *divergence) show(servers [2]testServer) string {
 // shrinkTime bounds the search for a smaller script.
 const shrinkTime = 3 * time.Minute
 
-// shrink removes steps, calls and parts that the divergence does not need.
+// shrink removes steps, calls and parts not needed for the divergence.
 func (d *divergence) shrink(diverge func(script) *divergence) *divergence {
 	s := &shrinker{d, diverge, time.Now().Add(shrinkTime)}
 	s.try(d.script[:min(d.at+1, len(d.script))])
@@ -176,7 +175,7 @@ func (d *divergence) shrink(diverge func(script) *divergence) *divergence {
 	return s.d
 }
 
-// shrinker searches for a smaller script that still diverges.
+// shrinker searches for a smaller script with a divergence.
 type shrinker struct {
 	d        *divergence // of the smallest script so far
 	diverge  func(script) *divergence
@@ -292,8 +291,8 @@ func (s step) String() string {
 	return fmt.Sprintf("%2d %c: %s", s.id, 'A'+s.client, text)
 }
 
-// call is a request. Its paths are below the script's own node, unless they begin
-// with an exclamation mark; $7 is the path that step 7 created.
+// call is a request. Paths are below the script's own node, unless they begin with an
+// exclamation mark; $7 is the path created by step 7.
 type call struct {
 	op        int32
 	xid       int32 // 0 for the next one
@@ -392,14 +391,13 @@ func (p script) run(t testing.TB, c testServer, root string) (answers []string) 
 	return answers
 }
 
-// step runs one step and returns everything that the clients see of it.
+// step runs one step and returns everything seen by the clients.
 func (pl *runner) step(s step) string {
 	p := &pl.clients[s.client]
 	var answer []string
 	if s.act != sendRequests || s.ends() {
-		// Events that the server has not sent when a connection ends are lost. The
-		// order of the events of a session's end is unspecified: it is ignored, so
-		// they must not mix with others.
+		// Events not sent by the end of a connection are lost. The order of the events of a
+		// session's end is unspecified and ignored, so they must not mix with others.
 		answer = append(answer, pl.collectEvents(false)...)
 		s.collect = true
 	}
@@ -478,8 +476,8 @@ func (pl *runner) sendRequests(p *scriptClient, s step) (answers []string) {
 	return answers
 }
 
-// drop ends the connection, if there is one, and waits until the server has ended
-// it, too: then its watches are removed.
+// drop ends the connection, if any, and waits until the server has ended the connection as
+// well: then the watches are removed.
 func (pl *runner) drop(p *scriptClient) []string {
 	if p.conn == nil {
 		return nil
@@ -489,7 +487,7 @@ func (pl *runner) drop(p *scriptClient) []string {
 	return pl.drain(p)
 }
 
-// drain reads what the server sends until it ends the connection.
+// drain reads everything until the server ends the connection.
 func (pl *runner) drain(p *scriptClient) (answers []string) {
 	for {
 		reply, err := p.conn.tryReply()
@@ -523,8 +521,8 @@ func (pl *runner) attach(p *scriptClient, h handshake) (answers []string) {
 		slices.Equal(h.Password, next.welcome.Password)))
 }
 
-// collectEvents returns the events that all clients got since they last read,
-// sorted if their order is unspecified.
+// collectEvents returns the events received by all clients since the last read, sorted if
+// their order is unspecified.
 func (pl *runner) collectEvents(sorted bool) (answers []string) {
 	for _, p := range pl.clients {
 		if p.conn != nil {
@@ -585,7 +583,7 @@ func (pl *runner) finish(reader *client) string {
 	return strings.Join(answers, "\n\t")
 }
 
-// deleteTree deletes the nodes of a script from a server that is reused.
+// deleteTree deletes the nodes of a script from a reused server.
 func deleteTree(t testing.TB, addr, root string) {
 	c := open(t, addr, longTimeout)
 	require.Zero(t, c.do(auth("digest", superuser)).Err)
@@ -666,7 +664,7 @@ func (pl *runner) request(c call) request {
 	return r
 }
 
-// path returns the path of a call as it is sent.
+// path returns the path of a call as sent.
 func (pl *runner) path(path string) string {
 	if path == null {
 		return null
@@ -684,7 +682,7 @@ func (pl *runner) path(path string) string {
 		if made := pl.created[id]; made != "" {
 			return made + below
 		}
-		return pl.root + "/" + path // a node that does not exist
+		return pl.root + "/" + path // a missing node
 	}
 	return pl.root + path
 }
@@ -818,16 +816,15 @@ func generate(seed uint64) script {
 	return g.script
 }
 
-// generator generates scripts whose requests often succeed, and often fail
-// narrowly. Comments say what it avoids.
+// generator generates scripts whose requests often succeed, and often fail narrowly.
+// Comments say what is avoided.
 type generator struct {
 	*rand.Rand
 	script script
 
-	// The paths that exist if all requests succeed: of nodes that can have
-	// children, and of others.
+	// The existing paths if all requests succeed: of possible parents, and of leaves.
 	parents, leaves []string
-	watched         []string // paths on which a watch was set
+	watched         []string // paths with a watch
 }
 
 func (g *generator) add(s step) {
@@ -840,7 +837,7 @@ func (g *generator) chance(percent int) bool { return g.IntN(100) < percent }
 // oneOf returns one of the values.
 func oneOf[T any](g *generator, values ...T) T { return values[g.IntN(len(values))] }
 
-// requests adds a step that sends requests.
+// requests adds a step of requests.
 func (g *generator) requests(client int) {
 	s := step{client: client, collect: g.chance(50)}
 	n := 1
@@ -864,23 +861,22 @@ func (g *generator) requests(client int) {
 	}
 }
 
-// disturbsLaterReplies reports whether the real server's replies to requests
-// after the call depend on timing. The server checks a request before earlier
-// ones are applied, against the state it expects then. That state lacks a change
-// of the ACL, includes the effect of a multi that turns out to be malformed, and
-// treats a container that was requested with the flag ephemeral as an ephemeral.
+// disturbsLaterReplies reports whether the real server's replies to requests after the call
+// depend on timing. The server checks a request before earlier ones are applied, against
+// the state expected then. The expected state lacks a change of the ACL, includes the
+// effect of a multi later found malformed, and treats a container requested with the flag
+// ephemeral as an ephemeral.
 func (c call) disturbsLaterReplies() bool {
 	return c.op == opSetACL || c.op == opCreateContainer && c.flags&ephemeral != 0 || c.op == opMulti && (c.truncated > 0 || slices.ContainsFunc(c.parts, func(part call) bool {
 		return part.op != opCreateTTL && (part.flags == ttl || part.flags == ttlSequential) || slices.Contains(reads, part.op)
 	}))
 }
 
-// reads are operations that are not allowed in a multi; the generator sometimes
-// adds one.
+// reads are operations not allowed in a multi; the generator sometimes adds one.
 var reads = []int32{opGetACL, opGetData, opSync}
 
-// unspecified reports whether the real server's reply to a call is an accident of
-// its implementation, on which no client can rely.
+// unspecified reports whether the real server's reply to a call is an accident of the
+// implementation. No client can rely on such a reply.
 func (c call) unspecified() bool {
 	switch {
 	case c.op == opCreateTTL && c.ttl < 0 && c.flags != ttl && c.flags != ttlSequential:
@@ -899,7 +895,7 @@ func (p script) unspecified() bool {
 	return slices.ContainsFunc(p, func(s step) bool { return slices.ContainsFunc(s.calls, call.unspecified) })
 }
 
-// disconnect adds steps that end a connection or a session, and reconnect.
+// disconnect adds steps to end a connection or a session, and reconnect.
 func (g *generator) disconnect(client int) {
 	alone := func(c call) { g.add(step{client: client, calls: []call{c}, collect: g.chance(50)}) }
 	switch g.IntN(9) {
@@ -968,7 +964,7 @@ func (g *generator) authenticate(client int) {
 	g.add(step{client: client, calls: []call{c}, collect: g.chance(50)})
 }
 
-// call returns any request that may be sent together with others.
+// call returns any request, to be sent together with others.
 func (g *generator) call() call {
 	for {
 		c := g.anyCall()
@@ -1039,7 +1035,7 @@ func (g *generator) anyCall() call {
 	return call{op: oneOf(g, opPing, opReconfig, opDeleteContainer), path: "/a"}
 }
 
-// write returns a request that can also be in a multi.
+// write returns a request, also allowed in a multi.
 func (g *generator) write() call {
 	for {
 		if c := g.anyWrite(); !c.unspecified() {
@@ -1155,8 +1151,8 @@ func (g *generator) watchKind() int32 {
 	return oneOf(g, childWatch, dataWatch, anyWatch, childWatch, dataWatch, anyWatch, 0, 4)
 }
 
-// path returns a path for a write. ZooKeeper's own nodes, which all scripts
-// share, are used only where the write fails.
+// path returns a path for a write. ZooKeeper's own nodes, shared by all scripts, are used
+// only where the write fails.
 func (g *generator) path() string {
 	switch n := g.IntN(100); {
 	case n < 50:
@@ -1174,9 +1170,9 @@ func (g *generator) path() string {
 		"!/zookeeper/config", "!/zookeeper/config/x", "!//")
 }
 
-// readPath returns a path for a read. It avoids the empty path, which denotes the
-// root only by an accident of the real server, and the root, which contains the
-// nodes of other scripts.
+// readPath returns a path for a read. It avoids the empty path, because only an accident of
+// the real server makes it denote the root, and the root, because of the nodes of other
+// scripts there.
 func (g *generator) readPath() string {
 	if g.chance(3) {
 		return oneOf(g, "!/zookeeper", "!/zookeeper/config")
@@ -1188,7 +1184,7 @@ func (g *generator) readPath() string {
 	}
 }
 
-// watchedPath returns a path on which there probably is a watch.
+// watchedPath returns a path probably watched.
 func (g *generator) watchedPath() string {
 	if len(g.watched) > 0 && g.chance(80) {
 		return oneOf(g, g.watched[max(0, len(g.watched)-4):]...)

@@ -14,8 +14,8 @@ import (
 // exchange their states.
 const electionTime = 300 * time.Millisecond
 
-// leave makes a member give up its role: it closes its connections to its leader or its
-// followers, and to its clients.
+// leave makes a member give up a role, and closes the member's connections to the leader or
+// the followers, and to the clients.
 func (s *Server) leave(rep *replica, role role) {
 	if rep.serves() {
 		s.closeConnsAt(rep)
@@ -33,8 +33,8 @@ func (s *Server) leave(rep *replica, role role) {
 	s.notifyChange()
 }
 
-// step does what is due in an ensemble: messages, pings, timeouts and elections. It
-// is called when something has changed and when something is due.
+// step does what is due in an ensemble: messages, pings, timeouts and elections. It is
+// called after a change, and when something is due.
 func (s *Server) step() {
 	if !s.running || s.frozen {
 		return
@@ -70,9 +70,9 @@ func (s *Server) patience() time.Duration { return syncLimit * s.conf.tick }
 // syncLimit is ZooKeeper's, in ticks.
 const syncLimit = 5
 
-// tickLeader pings the followers, and each full tick ends a leadership that a majority
-// does not follow anymore (Leader.lead). Followers answer with the sessions that were
-// active (LearnerHandler, LearnerSessionTracker).
+// tickLeader pings the followers, and each full tick ends a leadership without a majority
+// (Leader.lead). Followers answer with the sessions that were active (LearnerHandler,
+// LearnerSessionTracker).
 func (s *Server) tickLeader(l *leadership) {
 	now := s.now()
 	l.nextTick = now + s.conf.tick/2
@@ -103,8 +103,8 @@ func (s *Server) tickLeader(l *leadership) {
 	s.pump()
 }
 
-// followers returns how many members follow the leader, as far as it knows. A member
-// that has joined again may have two peerings for a while.
+// followers returns how many members follow, as far as the leader knows. A member joined
+// again may have two peerings for a while.
 func (l *leadership) followers() int {
 	var set uint64
 	for _, st := range l.peers {
@@ -144,8 +144,8 @@ func (st *peering) isOver() bool { return st.closed[toLeader] && st.closed[toFol
 // isLooking reports whether a member takes part in elections.
 func (rep *replica) isLooking() bool { return rep.role == looking && !rep.paused }
 
-// canJoin reports whether a member reaches a leader and a majority that says so, the
-// leader included. From fewer, it would not believe it (FastLeaderElection).
+// canJoin reports whether a member reaches a leader and a majority confirming the leader,
+// the leader included. A member does not believe fewer (FastLeaderElection).
 func (s *Server) canJoin(rep *replica) bool {
 	l := s.lead
 	if !rep.isLooking() || l.ended || l.member.paused || !s.linked(rep, l.member) {
@@ -156,9 +156,9 @@ func (s *Server) canJoin(rep *replica) bool {
 	}) >= s.majority()
 }
 
-// winner returns the member that an election would make the leader now, if any: the one
-// that has followed the newest leader and has accepted the most from it, or of several
-// the one with the largest number.
+// winner returns the winner of an election held now, if any: the member that followed the
+// newest leader and accepted the most proposals, or the largest number of several such
+// members.
 func (s *Server) winner() (winner *replica, voters []*replica) {
 	for _, rep := range s.replicas {
 		if !rep.isLooking() {

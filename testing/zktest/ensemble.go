@@ -60,9 +60,9 @@ func (e *RealEnsemble) Len() int { return len(e.servers) }
 // Member returns the member with index i, from 0 to Len()-1.
 func (e *RealEnsemble) Member(i int) *RealServer { return e.servers[i] }
 
-// Leader waits until exactly one member says that it leads, and returns it.
-// Paused and stopped members do not answer, so Leader also waits for the
-// successor of such a leader. The error is that of ctx.
+// Leader waits until exactly one member claims to lead, and returns this member. Paused and
+// stopped members do not answer, so Leader also waits for the successor of such a leader.
+// The error is ctx's.
 func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 	for {
 		var leaders []*RealServer
@@ -87,8 +87,8 @@ func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 // Clients still reach every member, and a member reaches itself. A member stays isolated
 // over a restart. The ensemble must have been started with [Separated].
 //
-// The member keeps serving reads until it notices the partition, after about
-// syncLimit ticks, by default 2.5 s.
+// The member keeps serving reads until noticing the partition, after about syncLimit ticks,
+// by default 2.5 s.
 func (e *RealEnsemble) Isolate(i int) error {
 	if i < 0 || i >= e.Len() {
 		return fmt.Errorf("zktest: there is no member %d to isolate: members are numbered from 0 to %d", i, e.Len()-1)

@@ -14,8 +14,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// register is the code under test, from a project that has nothing to do with
-// locks: a worker registers itself. A lost reply must not make it fail.
+// register is the code under test, from a project without locks: a worker registers itself.
+// A lost reply must not make register fail.
 func register(conn *zk.Conn, name string) error {
 	_, err := conn.Create("/workers/"+name, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	if errors.Is(err, zk.ErrNodeExists) {
@@ -61,7 +61,7 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 
 // One test runs on the embedded server and on a real one behind a proxy.
 func ExampleFaultInjector() {
-	var t *testing.T // that of the test
+	var t *testing.T // of the test
 	for name, start := range map[string]func(*testing.T) zktest.FaultInjector{
 		"embedded": func(t *testing.T) zktest.FaultInjector { return zktest.Start(t) },
 		"real": func(t *testing.T) zktest.FaultInjector {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Selector selects connections. A zero field does not restrict it: the zero
+// Selector selects connections. A zero field does not restrict the selection: the zero
 // Selector selects all connections.
 type Selector struct {
 	Conn    int    // number of the connection, from 1 in the order they were accepted
@@ -26,7 +26,7 @@ func (s Selector) selects(o origin) bool {
 		(s.Session == 0 || s.Session == o.session) && (s.Host == "" || s.Host == o.host)
 }
 
-// origin is the connection from which a packet comes.
+// origin is the connection of a packet.
 type origin struct {
 	conn, member int
 	session      int64
@@ -38,9 +38,9 @@ type origin struct {
 // event.
 type Match struct {
 	Selector
-	Ops    []Op               // one of these; if empty, any except ping and event
+	Ops    []Op               // any of them; if empty, any except ping and event
 	Prefix string             // of the path, or of one path of a multi: /a/b also matches /a/bc
-	Where  func(Request) bool // if not nil, it must return true; it must not block or call the server
+	Where  func(Request) bool // if not nil, must return true; must not block or call the server
 }
 
 func (m Match) matches(r Request) bool {
@@ -87,7 +87,7 @@ func (m Match) invalid() string {
 	return ""
 }
 
-// Always is the Times of a rule that hits every matching request.
+// Always is the Times of a rule for every matching request.
 const Always = -1
 
 // Rule says what happens to which requests.
@@ -101,8 +101,7 @@ type Rule struct {
 // String returns a short description of the rule.
 func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
 
-// Validate returns nil if the rule can be injected. Otherwise the error says what
-// is wrong with it.
+// Validate returns nil if the rule can be injected. Otherwise the error says what is wrong.
 func (r Rule) Validate() error {
 	if reason := r.invalid(); reason != "" {
 		return errors.New("zktest: the rule is invalid: " + reason)
@@ -135,9 +134,8 @@ func (r Rule) invalid() string {
 	return r.Match.invalid()
 }
 
-// Action is what happens to a request that a rule hits. An Action does only
-// what a real network or server can do: whatever is delivered is complete and
-// in order.
+// Action is what happens to a request hit by a rule. An Action does only what a real
+// network or server can do: everything delivered is complete and in order.
 type Action struct {
 	kind     actionKind
 	duration time.Duration
@@ -169,7 +167,7 @@ const (
 	call
 )
 
-// String returns the name of the function that returns such actions.
+// String returns the name of the function for such actions.
 func (k actionKind) String() string {
 	return [...]string{
 		"nothing", "Pass", "DropBeforeApply", "ResetBeforeApply", "DropAfterApply", "ResetAfterApply",
@@ -206,29 +204,28 @@ func DropBeforeApply() Action { return Action{kind: dropBeforeApply} }
 // ResetBeforeApply is DropBeforeApply with an RST.
 func ResetBeforeApply() Action { return Action{kind: resetBeforeApply} }
 
-// DropAfterApply applies the request and cuts the connection (FIN) instead of
-// replying. Other clients get their events. On OpConnect it leaves a session
-// that no client knows.
+// DropAfterApply applies the request and cuts the connection (FIN) instead of replying.
+// Other clients get their events. On OpConnect a session is left, unknown to any client.
 func DropAfterApply() Action { return Action{kind: dropAfterApply} }
 
 // ResetAfterApply is DropAfterApply with an RST.
 func ResetAfterApply() Action { return Action{kind: resetAfterApply} }
 
-// TruncateReply applies the request, sends the first n bytes of the reply,
-// counting the 4 bytes of its length, and cuts the connection.
+// TruncateReply applies the request, sends the first n bytes of the reply, counting the 4
+// bytes of the length, and cuts the connection.
 func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} }
 
-// ResetAfterReply applies the request, sends the reply and resets the connection
-// (RST) right after it. A write that follows the client's reading of the reply
-// fails, or is lost if it precedes the reset.
+// ResetAfterReply applies the request, sends the reply and then resets the connection (RST)
+// at once. A client's write after reading the reply fails, or is lost if sent before the
+// reset.
 func ResetAfterReply() Action { return Action{kind: resetAfterReply} }
 
-// Swallow drops a watch event ([OpEvent]); the watch is used up. A real server
-// does that if the ACL hides the node from the watcher at that moment.
+// Swallow drops a watch event ([OpEvent]); the watch is used up. A real server does the
+// same if the ACL hides the node from the watcher at the moment.
 func Swallow() Action { return Action{kind: swallow} }
 
-// DelayApply delays the request by d before it is applied. Later requests of the
-// same connection wait; requests of other connections overtake it.
+// DelayApply applies the request after a delay of d. Later requests of the same connection
+// wait; requests of other connections do not.
 func DelayApply(d time.Duration) Action { return Action{kind: delayApply, duration: d} }
 
 // HoldApply is like [DelayApply], but delays the request until [Fault.Release].
@@ -249,23 +246,21 @@ func FailWith(code Code) Action { return Action{kind: failWith, code: code} }
 // request is not applied and the connection is closed, as at any expiry.
 func ExpireBeforeApply() Action { return Action{kind: expireBeforeApply} }
 
-// ExpireAfterApply applies the request and expires the session before the reply:
-// an ephemeral that the request created is deleted again, and the client gets no
-// reply.
+// ExpireAfterApply applies the request and expires the session before the reply: an
+// ephemeral created by the request is deleted again, and the client gets no reply.
 func ExpireAfterApply() Action { return Action{kind: expireAfterApply} }
 
 // Freeze stops reading from and writing to the connection before the request is
 // applied. The connection stays open.
 func Freeze() Action { return Action{kind: freeze} }
 
-// Call runs f before the request is applied; the connection waits for it. f may
-// call the server, for instance to delete the node that the request is about. It
-// runs on a goroutine of the server, so it must not call FailNow or Fatal of a
-// test.
+// Call runs f before the request is applied; the connection waits for f. f may call the
+// server, for instance to delete the node named by the request. f runs on a goroutine of
+// the server, so f must not call FailNow or Fatal of a test.
 func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
 
-// FaultInjector is the interface that [Server] and [Proxy] share, so that one test
-// of faults runs on the embedded server and, through a proxy, on a real one.
+// FaultInjector is the common interface of [Server] and [Proxy], so that one test of faults
+// runs on the embedded server and, through a proxy, on a real one.
 type FaultInjector interface {
 	Addr() string
 	ConnectString() string
@@ -315,9 +310,8 @@ func (f *Fault) Fired() int {
 	return f.fired
 }
 
-// Wait returns when the fault has happened as often as the rule's Times says, or
-// once if Times is Always. Otherwise the error is that of ctx, or says that the
-// server is closed.
+// Wait returns when the fault has happened as often as the rule's Times says, or once if
+// Times is Always. Otherwise the error is ctx's, or says that the server is closed.
 func (f *Fault) Wait(ctx context.Context) error {
 	want := max(1, f.rule.Times)
 	for {
@@ -344,9 +338,8 @@ func (f *Fault) Wait(ctx context.Context) error {
 	}
 }
 
-// Release releases the requests or replies that HoldApply or HoldReply holds; the
-// rule holds no others from then on. Those never released end with their
-// connections.
+// Release releases the requests or replies held by HoldApply or HoldReply; the rule holds
+// no others from then on. Without a Release, held requests end with their connections.
 func (f *Fault) Release() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -356,8 +349,8 @@ func (f *Fault) Release() {
 	}
 }
 
-// Remove ends the rule: it hits no further request. Requests and replies that it
-// holds stay held until Release.
+// Remove ends the rule: no further request is hit. Held requests and replies stay held
+// until Release.
 func (f *Fault) Remove() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -365,7 +358,7 @@ func (f *Fault) Remove() {
 	f.faults.armed = slices.DeleteFunc(f.faults.armed, func(other *Fault) bool { return other == f })
 }
 
-// recordFired records that the fault has happened.
+// recordFired records one more occurrence of the fault.
 func (f *Fault) recordFired() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -374,7 +367,7 @@ func (f *Fault) recordFired() {
 	f.changed = make(chan struct{})
 }
 
-// action returns the fault's action, which is Pass for a nil fault.
+// action returns the fault's action: Pass for a nil fault.
 func (f *Fault) action() Action {
 	if f == nil {
 		return Pass()
@@ -393,7 +386,7 @@ func (f *Fault) waitBeforeApply(c *clientConn) bool {
 	return c.waitDue(out)
 }
 
-// outgoing returns what the fault, which may be nil, makes of a reply.
+// outgoing returns what the fault, perhaps nil, makes of a reply.
 func (f *Fault) outgoing(reply []byte) outgoing {
 	out := outgoing{bytes: reply}
 	switch a := f.action(); a.kind {
@@ -419,10 +412,10 @@ type faults struct {
 	armed []*Fault
 }
 
-// Inject puts a rule into force. A request is hit by the first rule that it
-// matches, in the order of injection, and by no other, except that all matching
-// rules with Pass count it. Inject panics if the rule is invalid (see
-// [Rule.Validate]), for instance if it has no action: that is an error in the test.
+// Inject puts a rule into force. A request is hit by the first matching rule, in the order
+// of injection, and by no other, except that all matching rules with Pass count the
+// request. Inject panics if the rule is invalid (see [Rule.Validate]), for instance a rule
+// without an action: an error in the test.
 func (fs *faults) Inject(rule Rule) *Fault {
 	if reason := rule.invalid(); reason != "" {
 		panic("zktest: Inject: " + reason)
@@ -437,8 +430,8 @@ func (fs *faults) Inject(rule Rule) *Fault {
 	return f
 }
 
-// match returns the fault that hits a request, or nil, and the rules that only
-// count the request.
+// match returns the fault hitting a request, or nil, and the rules merely counting the
+// request.
 func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -463,7 +456,7 @@ func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
 	return hit, passes
 }
 
-// passRules are the rules with Pass that a request matches.
+// passRules are the rules with Pass matching a request.
 type passRules []*Fault
 
 func (c passRules) recordFired() {

@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	shortTimeout = 2 * time.Second        // of a session that has to expire
-	quietTime    = 100 * time.Millisecond // without packets, to conclude that none will come
+	shortTimeout = 2 * time.Second        // of a session meant to expire
+	quietTime    = 100 * time.Millisecond // without packets, to conclude none will come
 )
 
-// firstMember is an embedded server whose faults are restricted to its first
-// member, like those of a proxy, which has only one. The test observes the server
-// through the second member.
+// firstMember is an embedded server whose faults are restricted to its first member, like
+// the faults of a proxy, which has only one. The test observes the server through the
+// second member.
 type firstMember struct{ *zktest.Server }
 
 func (s firstMember) Inject(r zktest.Rule) *zktest.Fault {
@@ -101,7 +101,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// faultTest is a test with a fault injector of its own.
+// faultTest is a test with a separate fault injector.
 type faultTest struct {
 	*testing.T
 	injector zktest.FaultInjector
@@ -158,7 +158,7 @@ func (p *faultTest) owner(name string) int64 {
 	return r.Stat.Owner
 }
 
-// requireSilence checks that a connection is open and that nothing arrives.
+// requireSilence checks that a connection is open and nothing arrives.
 func (p *faultTest) requireSilence(c *client) {
 	p.Helper()
 	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(quietTime)))
@@ -167,7 +167,7 @@ func (p *faultTest) requireSilence(c *client) {
 	require.ErrorIs(p, err, os.ErrDeadlineExceeded, "the connection ended")
 }
 
-// hasConnection reports whether the server has a connection of that session.
+// hasConnection reports whether the server has a connection of the session.
 func (p *faultTest) hasConnection(session int64) bool {
 	p.Helper()
 	if s, ok := p.injector.(firstMember); ok { // cons of the target shows the connections of another member
@@ -203,7 +203,7 @@ func (p *faultTest) requireExpired(h handshake) {
 	}
 }
 
-// cutKinds are the ways to cut a connection and the error that a client gets.
+// cutKinds are the ways to cut a connection, and the client's errors.
 var cutKinds = []struct {
 	before, after zktest.Action
 	err           error
@@ -212,7 +212,7 @@ var cutKinds = []struct {
 	{zktest.ResetBeforeApply(), zktest.ResetAfterApply(), syscall.ECONNRESET},
 }
 
-// requireEnd checks how a connection ends, and that nothing arrives before.
+// requireEnd checks how a connection ends, with nothing received before.
 func (p *faultTest) requireEnd(c *client, how error) {
 	p.Helper()
 	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
@@ -249,7 +249,7 @@ var faultTests = map[string]func(*faultTest){
 		}
 		require.Len(p, c.do(getChildren(p.root, false)).Names, 1202)
 
-		// A packet that is too large for the server.
+		// A packet too large for the server.
 		c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
 		_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
 		c.waitEnd()
@@ -420,14 +420,14 @@ var faultTests = map[string]func(*faultTest){
 		require.Equal(p, []event{{nodeDataChanged, p.root}}, c.newEvents())
 		require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.newEvents())
 
-		// The swallowed event used up its watch; a new watch fires.
+		// The swallowed event used up the watch; a new watch fires.
 		p.direct.must(create(p.path("b"), nil, persistent))
 		require.Empty(p, c.newEvents())
 		watch(c)
 		p.direct.must(create(p.path("c"), nil, persistent))
 		require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
 
-		// Events that the server sends in reply to setWatches can be swallowed, too.
+		// Events in reply to setWatches can be swallowed, too.
 		f = p.injector.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
 		c.must(setWatches(1, nil, nil, []string{p.root}))
 		p.wait(f)
@@ -556,8 +556,8 @@ var faultTests = map[string]func(*faultTest){
 		}, seen)
 		require.Equal(p, 1, f.Fired())
 	},
-	// Only replies to auth may come out of order. Clients choose their xids: -4, or
-	// one like those of other requests.
+	// Only replies to auth may come out of order. Clients choose their xids: -4, or an xid
+	// as of other requests.
 	"replies to auth may overtake others": func(p *faultTest) {
 		c := p.open(longTimeout)
 		for range 20 {
@@ -587,7 +587,7 @@ var faultTests = map[string]func(*faultTest){
 		c.waitEnd()
 		p.wait(before)
 
-		// A session that the client does not know.
+		// A session unknown to the client.
 		after := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
 		c = dial(p, p.injector.Addr())
 		c.write(handshake{Timeout: longTimeout}.frame())
@@ -623,7 +623,7 @@ var faultTests = map[string]func(*faultTest){
 		}
 		require.ErrorContains(p, p.injector.ExpireSession(p.direct.welcome.Session), "no session", "it was not opened through the proxy")
 
-		// A session that its client has closed; the proxy does not know that.
+		// A session closed by its client, unknown to the proxy.
 		h := other.credentials()
 		require.Zero(p, other.do(closeSession()).Err)
 		other.waitEnd()
@@ -638,7 +638,7 @@ var faultTests = map[string]func(*faultTest){
 		p.requireSilence(c)
 		p.requireExpired(c.credentials())
 	},
-	// A client cannot reattach to an expired session, however fast it is.
+	// A client cannot reattach to an expired session, however fast.
 	"an expired client cannot reattach": func(p *faultTest) {
 		for i := range 50 {
 			c := p.open(longTimeout)
@@ -703,7 +703,7 @@ var faultTests = map[string]func(*faultTest){
 		_, err := again.packet()
 		require.NoError(p, err)
 		for {
-			if _, err := c.tryReply(); err != nil { // ended by the new connection, before or after its reply
+			if _, err := c.tryReply(); err != nil { // ended by the new connection, before or after the reply
 				break
 			}
 		}
@@ -835,8 +835,8 @@ var faultTests = map[string]func(*faultTest){
 		require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
 		c.waitEnd()
 
-		// A held reply is delivered before the end that follows it, even to a client
-		// that has closed its side.
+		// A held reply is delivered before the end of the connection, even to a client with
+		// the sending side closed.
 		c = p.open(longTimeout)
 		f := p.injectAt("c", zktest.HoldReply())
 		c.send(create(p.path("c"), nil, persistent), closeSession())
@@ -862,7 +862,7 @@ var faultTests = map[string]func(*faultTest){
 		require.Zero(p, never.Fired())
 		never.Remove()
 
-		// A session also expires at a handshake that reattaches to it.
+		// A session also expires at a reattaching handshake.
 		f := p.injector.Inject(zktest.Rule{
 			Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
 			Do:    zktest.ExpireBeforeApply(),
@@ -950,14 +950,14 @@ func TestProxyOfADeadServer(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A server that is paused or dies affects the proxy's clients like its own.
+// A paused or killed server affects the proxy's clients like direct clients.
 func TestProxyOfAPausedServer(t *testing.T) {
 	t.Parallel()
 	server := zktest.StartReal(t)
 	p := zktest.StartProxy(t, server.Addr())
 	a, b, c := open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout)
 
-	// First a session that no client knows.
+	// First a session unknown to any client.
 	orphan := p.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DropAfterApply()})
 	lost := dial(t, p.Addr())
 	lost.write(handshake{Timeout: longTimeout}.frame())

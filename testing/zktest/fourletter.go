@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// version is the version that the server reports.
+// version is the reported version.
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
 // banner begins the replies to srvr and stat.
@@ -33,8 +33,8 @@ var fourLetterCommands = map[string]func(*Server, *replica) string{
 	"wchs": (*Server).fourLetterWchs,
 }
 
-// answersWithoutService are the commands that a member answers even if it does not
-// serve clients.
+// answersWithoutService are the commands answered by a member even when not serving
+// clients.
 var answersWithoutService = []string{"isro", "ruok"}
 
 // fourLetterReply returns the reply of a member to a four letter command. It reports false
@@ -60,7 +60,7 @@ func (s *Server) packetCounts() (received, sent int64) {
 	return s.network.received.Load() + 1, s.network.sent.Load()
 }
 
-// mode is what a member says that it does.
+// mode is a member's own description of what it does.
 func (s *Server) mode(rep *replica) string {
 	if !s.isEnsemble() {
 		return "standalone"
@@ -97,12 +97,11 @@ func (s *Server) fourLetterConf(rep *replica) string {
 		rep.number, syncLimit, electionPort+rep.number, quorumPort+rep.number, s.tree["/zookeeper/config"].data)
 }
 
-// The ports of the first member that other members would use, less one. They are only
-// names here.
+// The ports of the first member for other members, less one. They are only names here.
 const quorumPort, electionPort = 2887, 3887
 
-// ensembleConfig returns the data of /zookeeper/config. Clients that follow it, such as
-// Curator, take the addresses after the semicolons.
+// ensembleConfig returns the data of /zookeeper/config. Clients such as Curator take the
+// addresses after the semicolons.
 func (s *Server) ensembleConfig() []byte {
 	var b strings.Builder
 	for _, rep := range s.replicas {
@@ -168,7 +167,7 @@ func (s *Server) fourLetterWchp(rep *replica) string {
 	return formatLists(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
 }
 
-// formatLists formats keys, each with its values below it.
+// formatLists formats keys, each with the values below.
 func formatLists[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V) string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(lists)) {

@@ -13,12 +13,12 @@ import (
 
 const mainClass = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-// debianJars are Debian's zookeeper.jar, whose manifest names the libraries it
-// needs, and a logger, without which slf4j is silent.
+// debianJars are Debian's zookeeper.jar, whose manifest names the required libraries, and a
+// logger: without a logger slf4j is silent.
 var debianJars = []string{"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"}
 
-// nettyJars are the parts of Netty that TLS needs and that the manifest of
-// Debian's zookeeper.jar does not name.
+// nettyJars are the parts of Netty needed for TLS but not named in the manifest of Debian's
+// zookeeper.jar.
 var nettyJars = []string{
 	"/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar", "/usr/share/java/netty-transport-native-unix-common.jar",
 }
@@ -29,7 +29,7 @@ type installation struct {
 	classPath string
 }
 
-// findInstallation finds the installation or, if secure is set, one that can
+// findInstallation finds the installation or, if secure is set, an installation able to
 // serve TLS.
 func findInstallation(secure bool) (installation, error) {
 	classPath, err := findClassPath(os.Getenv("ZOOKEEPER_HOME"), secure)
@@ -71,7 +71,7 @@ func findClassPath(home string, secure bool) (string, error) {
 	for _, dir := range []string{filepath.Join(home, "lib"), home} {
 		jars, err := filepath.Glob(filepath.Join(dir, "zookeeper*.jar"))
 		found = found || err == nil && len(jars) > 0
-		path = append(path, filepath.Join(dir, "*")) // java expands it to the jars
+		path = append(path, filepath.Join(dir, "*")) // expanded to the jars by java
 	}
 	if !found {
 		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME is %s, but neither it nor its lib directory contains a zookeeper*.jar:"+

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file has the test of github.com/go-zookeeper/zk. The tests of the faults and of zkserve
-// use that client, too.
+// This file has the test of github.com/go-zookeeper/zk. The tests of the faults and of
+// zkserve use this client, too.
 
 type silentLogger struct{}
 

@@ -69,7 +69,7 @@ func startKazoo(t *testing.T, connect string) *program {
 	return startProgram(t, debianPython, "testdata/kazoo_interop.py", connect)
 }
 
-// startCurator runs testdata/CuratorInterop.java, which java compiles by itself.
+// startCurator runs testdata/CuratorInterop.java, compiled by java itself.
 func startCurator(t *testing.T, connect string) *program {
 	needFile(t, curatorJar, "libcurator-recipes-java")
 	_, err := exec.LookPath("javac")
@@ -105,8 +105,7 @@ func runZKCli(t *testing.T, connect string) {
 		// of a command ends: without a terminal there is no prompt.
 		marker       = "printwatches"
 		markerOutput = "printwatches is on\n"
-		// Another thread prints watch events, which are lost if zkCli quits too
-		// soon.
+		// Another thread prints watch events; they are lost if zkCli quits too soon.
 		lastEvent = "type:NodeDeleted path:/zkcli\n"
 		golden    = "testdata/zkcli.golden"
 	)
@@ -127,7 +126,7 @@ func runZKCli(t *testing.T, connect string) {
 	require.Len(t, answers, len(commands)+1, "answers:\n%s", output)
 	for i, command := range commands {
 		answer := answers[i]
-		if command == "whoami" { // its order is that of a hash table
+		if command == "whoami" { // in the order of a hash table
 			answer = sortLines(answer)
 		}
 		got.WriteString("> " + command + "\n" + answer)
@@ -151,15 +150,15 @@ var (
 	}
 )
 
-// maskZKCli replaces what differs from run to run, and separates the watch
-// events, which are printed in order but at random times.
+// maskZKCli replaces anything different from run to run, and separates the watch events:
+// they are printed in order but at random times.
 func maskZKCli(output string) (answers, events string) {
 	for line := range strings.Lines(output) {
 		if zkCliNoise.MatchString(line) {
 			continue
 		}
 		if event := zkCliEvent.FindStringSubmatch(line); event != nil {
-			if event[2] != "None" { // which is about the connection
+			if event[2] != "None" { // about the connection
 				events += event[2] + " " + event[3]
 			}
 			continue
@@ -195,11 +194,11 @@ type program struct {
 	err   error // valid when ended is closed
 
 	mu  sync.Mutex
-	out bytes.Buffer // its stdout and stderr
+	out bytes.Buffer // stdout and stderr
 }
 
-// startProgram starts a program, which is killed when the test ends or if it
-// takes too long.
+// startProgram starts a program. The program is killed when the test ends, or after too
+// long a time.
 func startProgram(t *testing.T, argv ...string) *program {
 	ctx, cancel := context.WithTimeout(t.Context(), programTimeout)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -258,7 +257,7 @@ func (p *program) waitFor(t *testing.T, text string) {
 	}
 }
 
-// wait waits until the program has ended, successfully, and returns its output.
+// wait waits until the program has ended, successfully, and returns the output.
 func (p *program) wait(t *testing.T) string {
 	t.Helper()
 	<-p.ended

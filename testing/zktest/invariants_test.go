@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each kind of damage, because a check that cannot fail proves nothing.
+// Each kind of damage, because a check unable to fail proves nothing.
 func TestInvariantsFindDamage(t *testing.T) {
 	t.Parallel()
 	for want, damage := range map[string]func(*Server){

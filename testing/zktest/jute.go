@@ -7,10 +7,9 @@ import (
 	"math"
 )
 
-// decoder decodes jute, ZooKeeper's encoding: big-endian, no padding, no tags.
-// After the first field that is missing it returns zero values, and malformed is
-// true. Strings and buffers are copies, so that a small one does not keep a large
-// packet in memory.
+// decoder decodes jute, ZooKeeper's encoding: big-endian, no padding, no tags. After the
+// first missing field all values are zero, and malformed is true. Strings and buffers are
+// copies: a small one does not keep a large packet in memory.
 type decoder struct {
 	rest      []byte
 	malformed bool
@@ -67,7 +66,7 @@ func (d *decoder) string() string {
 	return string(d.take(int(n)))
 }
 
-// path is string, but a null string is malformed: the real server fails on it.
+// path is string, but a null string is malformed: the real server fails on null.
 func (d *decoder) path() string {
 	b := d.buffer()
 	if b == nil {
@@ -76,8 +75,8 @@ func (d *decoder) path() string {
 	return string(b)
 }
 
-// count decodes the length of a vector whose elements take at least size bytes
-// each. A length that the packet has no room for is malformed.
+// count decodes the length of a vector whose elements take at least size bytes each. A
+// length beyond the packet is malformed.
 func (d *decoder) count(size int) int {
 	n := int(d.int())
 	if n == -1 {

@@ -1,6 +1,6 @@
 package zktest
 
-// This file has listeners on ports, which can refuse, reject and hang.
+// This file has listeners on ports, able to refuse, reject and hang.
 
 import (
 	"errors"
@@ -17,10 +17,10 @@ import (
 type listener struct {
 	inMemory bool // no port is opened
 
-	// admit is called in the order of the connections. The function it returns
-	// runs in a goroutine of its own.
+	// admit is called in the order of the connections. The returned function runs in a
+	// separate goroutine.
 	admit func(net.Conn) func()
-	wg    sync.WaitGroup // of all goroutines here, those of admit included
+	wg    sync.WaitGroup // of all goroutines here, admit's included
 
 	mu          sync.Mutex
 	addr        string       // host:port
@@ -51,7 +51,7 @@ func newMemoryListener(addr string, admit func(net.Conn) func()) *listener {
 func newListener(addr string, admit func(net.Conn) func()) (*listener, error) {
 	l := &listener{admit: admit, addr: addr, hung: map[net.Conn]bool{}, mode: refusing}
 	if addr == "" {
-		p, err := reservePort() // no other process gets it while we refuse
+		p, err := reservePort() // no other process gets the port while we refuse
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +120,7 @@ func (l *listener) accept(ln net.Listener) {
 	}
 }
 
-// take does with a new connection what the mode says. It is called with mu held.
+// take treats a new connection as the mode says. It is called with mu held.
 func (l *listener) take(conn net.Conn) {
 	switch l.mode {
 	case rejecting:
@@ -154,8 +154,8 @@ func (l *listener) hang(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// close closes the port for good. The caller then ends the admitted connections
-// and calls wait, which returns when all goroutines have ended.
+// close closes the port for good. The caller then ends the admitted connections and calls
+// wait, to wait for the end of all goroutines.
 func (l *listener) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

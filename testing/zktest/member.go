@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// replica is one member of the ensemble, or the only server: an address of its
-// own, the watches set there, and the state applied so far.
+// replica is one member of the ensemble, or the only server: an address, the watches set
+// there, and the state applied so far.
 type replica struct {
 	number   int // from 1
 	listener *listener
@@ -72,8 +72,8 @@ func (s *Server) advance(rep *replica) {
 	}
 }
 
-// applyAt applies a proposal: events first, then the reply, as its clients must see
-// them.
+// applyAt applies a proposal: events first, then the reply, in the order for the member's
+// clients.
 func (s *Server) applyAt(rep *replica, p *proposal) {
 	for _, effect := range p.effects {
 		effect(rep)
@@ -83,7 +83,7 @@ func (s *Server) applyAt(rep *replica, p *proposal) {
 		rep.notifyWatchers(ch)
 	}
 	if p.origin == rep {
-		p.origin = nil // the member may join a leader that lags, and then applies this again
+		p.origin = nil // the member may join a lagging leader, and then applies this again
 		p.applied()
 	}
 	if p.ended != 0 {
@@ -111,12 +111,11 @@ func (s *Server) closeConnsAt(rep *replica) {
 	}
 }
 
-// Lag makes a member, numbered from 1, lag behind the others like a slow
-// follower: reads at it keep returning the present state, its watches do not
-// fire, and it refuses clients that have seen a later zxid. The lag ends, and
-// the missed events are sent in order, with [Server.CatchUp] or as soon as a
-// client of that member sends a write or a sync: a follower answers those only
-// when it has applied everything before them.
+// Lag makes a member, numbered from 1, lag behind the others like a slow follower: reads
+// there keep returning the present state, watches do not fire, and clients that have seen a
+// later zxid are refused. The lag ends, and the missed events are sent in order, with
+// [Server.CatchUp] or as soon as a client of the member sends a write or a sync: a follower
+// answers both only after applying everything before them.
 func (s *Server) Lag(number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,8 +140,7 @@ func (s *Server) CatchUp(number int) error {
 	return err
 }
 
-// catchUp ends a lag, if there is one: the member's clients get the events that they
-// missed.
+// catchUp ends a lag, if any: the member's clients get the missed events.
 func (s *Server) catchUp(rep *replica) {
 	rep.lagging = false
 	if !s.isEnsemble() {
@@ -161,9 +159,9 @@ func (s *Server) replicaByNumber(number int) (*replica, error) {
 	return s.replicas[number-1], nil
 }
 
-// StopMember ends the process of a member, numbered from 1: its connections and its
-// port are closed. What it has accepted is kept, as on a disk. Stopping a stopped
-// member does nothing.
+// StopMember ends the process of a member, numbered from 1: the member's connections and
+// port are closed. Accepted writes are kept, as on a disk. Stopping a stopped member does
+// nothing.
 func (s *Server) StopMember(number int) error {
 	s.mu.Lock()
 	rep, err := s.replicaByNumber(number)
@@ -180,9 +178,8 @@ func (s *Server) StopMember(number int) error {
 	return s.RefuseConnections(number)
 }
 
-// StartMember starts a member that StopMember has stopped. It serves clients as soon
-// as it has found a leader, or a majority that elects one. Starting a member that runs
-// does nothing.
+// StartMember starts a member stopped by StopMember. The member serves clients as soon as
+// there is a leader, or a majority to elect one. Starting a running member does nothing.
 func (s *Server) StartMember(number int) error {
 	s.mu.Lock()
 	rep, err := s.replicaByNumber(number)
@@ -193,24 +190,23 @@ func (s *Server) StartMember(number int) error {
 	}
 	running := s.running
 	s.mu.Unlock()
-	if !stopped || !running { // Start opens the ports of a server that is stopped
+	if !stopped || !running { // Start opens the ports of a stopped server
 		return err
 	}
 	return s.AcceptConnections(number)
 }
 
 // PauseMember freezes the process of a member, as SIGSTOP does, until ResumeMember:
-// its connections stay open and new ones are accepted, but it reads and answers
+// connections stay open and new ones are accepted, but the member reads and answers
 // nothing, and does not notice the passing of time.
 func (s *Server) PauseMember(number int) error { return s.pauseMember(number, true) }
 
-// ResumeMember continues a member that was paused. It first handles what has arrived
-// meanwhile. A leader that has been replaced may serve its clients for up to a tick
-// until it notices.
+// ResumeMember continues a paused member. The member first handles everything received
+// meanwhile. A replaced leader may serve clients for up to a tick before noticing.
 func (s *Server) ResumeMember(number int) error { return s.pauseMember(number, false) }
 
-// resumedPing is how long a leader that was paused needs for the ping that was due
-// meanwhile. It answers requests at once.
+// resumedPing is how long a paused leader needs, on resuming, for the ping due meanwhile.
+// Requests are answered at once.
 const resumedPing = 10 * time.Millisecond
 
 func (s *Server) pauseMember(number int, paused bool) error {
@@ -267,8 +263,8 @@ func (s *Server) Separate(a, b int) error {
 	return nil
 }
 
-// HealMembers undoes every Isolate and Separate. The messages that were held up are
-// delivered, unless their connection has been given up.
+// HealMembers undoes every Isolate and Separate. Messages held up are delivered, unless
+// their connection has been given up.
 func (s *Server) HealMembers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +273,7 @@ func (s *Server) HealMembers() {
 }
 
 // SlowMember makes messages between a member and the others take the time d, in each
-// direction. 0 ends that.
+// direction. 0 ends the slowness.
 func (s *Server) SlowMember(number int, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,9 +287,9 @@ func (s *Server) SlowMember(number int, d time.Duration) error {
 	return err
 }
 
-// Leader returns the number of the member that leads, or 0 if there is none. A leader
-// that was cut off or paused counts until another one has been elected, or until it
-// notices. The only member always leads while it runs.
+// Leader returns the number of the leading member, or 0. A leader cut off or paused counts
+// until another one has been elected, or until the leader notices. An only member always
+// leads while running.
 func (s *Server) Leader() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +313,7 @@ func (s *Server) RejectConnections(members ...int) error { return s.setAcceptMod
 func (s *Server) HangConnections(members ...int) error { return s.setAcceptMode(hanging, members) }
 
 // AcceptConnections ends the effect of RefuseConnections, RejectConnections and
-// HangConnections on new connections. Members that are stopped stay closed.
+// HangConnections on new connections. Stopped members stay closed.
 func (s *Server) AcceptConnections(members ...int) error { return s.setAcceptMode(accepting, members) }
 
 func (s *Server) setAcceptMode(mode acceptMode, members []int) error {
@@ -357,7 +353,7 @@ func pairOf(a, b *replica) pair {
 // linked reports whether two members reach each other.
 func (s *Server) linked(a, b *replica) bool { return !s.separated[pairOf(a, b)] }
 
-// countReplicas returns the number of members for which is returns true.
+// countReplicas returns the number of members satisfying is.
 func (s *Server) countReplicas(is func(*replica) bool) (n int) {
 	for _, rep := range s.replicas {
 		if is(rep) {

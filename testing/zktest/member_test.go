@@ -21,8 +21,7 @@ const (
 	patience   = 5 * memberTick
 )
 
-// TestEnsemble runs each test on an ensemble of its own, of which the last member leads, in
-// virtual time.
+// TestEnsemble runs each test on a new ensemble, led by the last member, in virtual time.
 func TestEnsemble(t *testing.T) {
 	for _, test := range ensembleTests {
 		t.Run(test.name, func(t *testing.T) {
@@ -61,7 +60,7 @@ func (e ensemble) open(member int) *client {
 	return c
 }
 
-// refuses checks that a member closes the connection of a client that wants a session.
+// refuses checks that a member closes the connection of a client asking for a session.
 func (e ensemble) refuses(member int) {
 	c := e.dial(member)
 	c.write(newSession(longTimeout).frame())
@@ -117,7 +116,7 @@ var ensembleTests = []struct {
 		clients[1].must(closeSession())
 		clients[2].fails(errNoNode, getData("/a", false))
 	}},
-	// A follower that is cut off answers reads, pings and nothing else, until it notices.
+	// A follower cut off answers reads, pings and nothing else, until the follower notices.
 	{"follower that is cut off", 3, func(t *testing.T, e ensemble) {
 		reader, writer, syncer, other := e.open(1), e.open(1), e.open(1), e.open(2)
 		reader.must(create("/a", []byte("old"), persistent))
@@ -149,8 +148,9 @@ var ensembleTests = []struct {
 		require.Equal(t, "new", string(back.must(getData("/a", false)).Data))
 		back.fails(errNoNode, getData("/b", false))
 	}},
-	// The leader knows of the sessions of its followers only what they report. So it
-	// expires those of one that is cut off, although that one still answers their pings.
+	// The leader knows of the sessions of followers only what the followers report. So the
+	// leader expires the sessions of a follower cut off, although the follower still
+	// answers their pings.
 	{"sessions at follower that is cut off expire", 3, func(t *testing.T, e ensemble) {
 		c := e.connect(1, newSession(2*memberTick))
 		other := e.open(2)
@@ -174,8 +174,8 @@ var ensembleTests = []struct {
 		time.Sleep(memberTick)
 		require.Zero(t, e.connect(1, c.credentials()).welcome.Session)
 	}},
-	// A leader that is cut off answers syncs until it notices, even when the others have
-	// another one. It commits nothing, and the sessions get their full timeout from the
+	// A leader cut off answers syncs until the leader notices, even when the others have
+	// another one. Nothing is committed, and the sessions get their full timeout from the
 	// next leader.
 	{"leader that is cut off", 3, func(t *testing.T, e ensemble) {
 		c, writer, other := e.open(3), e.open(3), e.open(1)
@@ -185,7 +185,7 @@ var ensembleTests = []struct {
 		require.NoError(t, e.Isolate(3))
 		cut := time.Now()
 		writer.send(create("/lost", nil, persistent))
-		require.NoError(t, e.StopMember(2)) // so that 1 and 2 elect before 3 notices
+		require.NoError(t, e.StopMember(2)) // 1 and 2 elect before 3 notices
 		require.NoError(t, e.StopMember(1))
 		other.waitEnd()
 		require.NoError(t, e.StartMember(1))
@@ -201,7 +201,7 @@ var ensembleTests = []struct {
 		other.fails(errNoNode, getData("/short", false))
 		zxid := other.must(create("/new", nil, persistent)).Zxid
 		require.Equal(t, int64(2), zxid>>32)
-		c.must(syncPath("/")) // the write that hangs is not in its way
+		c.must(syncPath("/")) // the hanging write is not in the way
 		c.silent(patience - memberTick - time.Since(cut))
 		c.endsWithin(0, 3*memberTick)
 		writer.waitEnd()
@@ -262,12 +262,12 @@ var ensembleTests = []struct {
 		c.silent(memberTick)
 		require.NoError(t, e.StopMember(3))
 		c.waitEnd()
-		require.NoError(t, e.ResumeMember(1)) // with the proposal, and the end of its leader
+		require.NoError(t, e.ResumeMember(1)) // with the proposal, and the end of the leader
 		require.Equal(t, 1, e.awaitLeader(3), "the one that has accepted more")
 		e.open(2).must(getData("/a", false))
 	}},
-	// A member believes that a leader leads only if it reaches a majority that says so, and
-	// not only the leader (FastLeaderElection.receivedFollowingNotification).
+	// A member believes in a leader only if a majority confirms the leader, not the leader
+	// alone (FastLeaderElection.receivedFollowingNotification).
 	{"member that does not reach a majority joins no leader", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.Separate(1, 2))
@@ -279,7 +279,7 @@ var ensembleTests = []struct {
 		time.Sleep(memberTick)
 		e.open(1)
 	}},
-	// A member that joins a leader gets what the leader has committed but not applied yet.
+	// A member joining a leader gets what the leader has committed but not applied yet.
 	{"member joins leader that lags", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.Lag(3))
@@ -292,8 +292,8 @@ var ensembleTests = []struct {
 		require.NoError(t, e.CatchUp(3))
 		require.NoError(t, e.Invariants())
 	}},
-	// A member that joins a leader that lags applies again what it had applied. It has answered
-	// its clients.
+	// A member joining a lagging leader applies earlier writes again, without a second
+	// answer to the clients.
 	{"member answers a write once", 3, func(t *testing.T, e ensemble) {
 		c := e.open(2)
 		require.NoError(t, e.Lag(3))
@@ -305,8 +305,8 @@ var ensembleTests = []struct {
 		e.open(2).must(getData("/b", false))
 		require.NoError(t, e.Invariants())
 	}},
-	// The leader counts a follower that has joined again once, although it has not heard of
-	// the end of the first connection yet.
+	// The leader counts a rejoined follower once, even before hearing of the end of the
+	// first connection.
 	{"follower that joins again counts once", 5, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.SlowMember(4, 3*memberTick))
@@ -335,7 +335,7 @@ var ensembleTests = []struct {
 		e.connect(1, c.credentials())
 		require.NotZero(t, e.State().Sessions[0].Conn)
 	}},
-	// A server without an ensemble leads again as soon as it can.
+	// A server without an ensemble leads again as soon as possible.
 	{"only member leads while it runs", 1, func(t *testing.T, e ensemble) {
 		c := e.open(1)
 		require.NoError(t, e.StopMember(1))
@@ -355,12 +355,12 @@ var ensembleTests = []struct {
 		require.NoError(t, e.Restart(t.Context(), memberTick))
 		e.connect(1, c.credentials()).must(getData("/a", false))
 	}},
-	// A new leader applies all that it has accepted, even if it lagged when it was elected.
+	// A new leader applies everything accepted, even after lagging at the election.
 	{"member that lags is elected", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.Lag(2))
 		e.open(1).must(create("/a", nil, persistent))
 		require.NoError(t, e.StopMember(3))
-		require.NoError(t, e.Lag(2)) // again, because it has left its leader
+		require.NoError(t, e.Lag(2)) // again, because 2 has left the leader
 		require.Equal(t, 2, e.awaitLeader(3))
 		e.open(1).must(getData("/a", false))
 	}},
@@ -454,8 +454,8 @@ var ensembleTests = []struct {
 		require.Equal(t, "null", say(1, "isro"))
 		require.Equal(t, "imok", say(1, "ruok"))
 	}},
-	// A replaced leader may have accepted more than those who followed the next one. What
-	// it has alone was never committed.
+	// A replaced leader may have accepted more than the followers of the next one. What no
+	// other member has was never committed.
 	{"replaced leader loses election", 3, func(t *testing.T, e ensemble) {
 		c := e.open(3)
 		require.NoError(t, e.Isolate(3))

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// memoryConn is one end of a connection in memory. As on TCP, and not as with
-// net.Pipe, a write returns when there is room in a buffer, each direction can be
-// closed for itself, and an end can be reset. Goroutines that wait for one are
-// durably blocked (see testing/synctest).
+// memoryConn is one end of a connection in memory. As on TCP, and not as with net.Pipe, a
+// write returns when there is room in a buffer, each direction can be closed for itself,
+// and an end can be reset. Goroutines waiting for a memoryConn are durably blocked (see
+// testing/synctest).
 type memoryConn struct {
 	in, out       *stream
 	local, remote net.Addr
@@ -48,7 +48,7 @@ func (c *memoryConn) CloseWrite() error {
 	return nil
 }
 
-// SetLinger resets the connection if sec is 0. With TCP, the Close that follows does.
+// SetLinger resets the connection if sec is 0. With TCP, the following Close does.
 func (c *memoryConn) SetLinger(sec int) error {
 	if sec == 0 {
 		c.out.finish(syscall.ECONNRESET)
@@ -135,7 +135,7 @@ func (s *stream) write(b []byte) (written int, err error) {
 	}
 }
 
-// finish ends the stream for its reader: with EOF, or with the given error.
+// finish ends the stream for the reader: with EOF, or with the given error.
 func (s *stream) finish(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *stream) finish(err error) {
 	s.changed.Broadcast()
 }
 
-// abandon ends the stream for its writer.
+// abandon ends the stream for the writer.
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +193,8 @@ type memoryAddr string
 func (a memoryAddr) Network() string { return "memory" }
 func (a memoryAddr) String() string  { return string(a) }
 
-// Dial connects to the member at address, one of [Server.Members], in memory: as a
-// client would over TCP, with all faults. Clients take it as their dialer:
+// Dial connects to the member at address, one of [Server.Members], in memory: as a client
+// would over TCP, with all faults. Clients take Dial as their dialer:
 //
 //	zookeeper.Config{Servers: server.Members(), Dial: server.Dial}
 //
@@ -203,8 +203,8 @@ func (s *Server) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return s.DialFrom("127.0.0.1")(ctx, address)
 }
 
-// DialFrom returns a dialer like [Server.Dial] for a client on another host, which has
-// an IP address of its own: for faults of its connections (see [Selector]).
+// DialFrom returns a dialer like [Server.Dial] for a client on another host with a separate
+// IP address: for faults of this host's connections (see [Selector]).
 func (s *Server) DialFrom(host string) func(ctx context.Context, address string) (net.Conn, error) {
 	return func(_ context.Context, address string) (net.Conn, error) {
 		for _, rep := range s.replicas {

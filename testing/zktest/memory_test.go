@@ -24,7 +24,7 @@ func memoryPair() (client, server *memoryConn) {
 func TestMemoryConnBuffersLikeTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := memoryPair()
-		n, err := a.Write([]byte("hello")) // nobody reads yet
+		n, err := a.Write([]byte("hello")) // no reader yet
 		require.NoError(t, err)
 		require.Equal(t, 5, n)
 		require.NoError(t, a.CloseWrite())
@@ -150,7 +150,7 @@ func TestProxyInABubble(t *testing.T) {
 	})
 }
 
-// A fault of one host's connections leaves those of another alone.
+// A fault of one host's connections leaves another host's alone.
 func TestFaultsOfAHost(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Direction is the direction of a connection's bytes, as the server sees it.
+// Direction is the direction of a connection's bytes, as seen by the server.
 type Direction int
 
 const (
@@ -18,8 +18,8 @@ const (
 	Outbound           // from the server to clients
 )
 
-// network holds the connections of a server or proxy, and the faults of
-// connections. [Server] and [Proxy] embed it for its exported methods.
+// network holds the connections of a server or proxy, and the faults of connections.
+// [Server] and [Proxy] embed network for the exported methods.
 type network struct {
 	received, sent atomic.Int64 // packets
 
@@ -48,10 +48,9 @@ func (n *network) init() {
 	n.stopped = map[int]bool{}
 }
 
-// Partition holds up the packets of the selected connections in one direction
-// until Heal: nothing is lost or closed, and sessions still expire. It applies
-// to later connections, too; a session's new connection is recognized by its
-// first packet.
+// Partition holds up the packets of the selected connections in one direction until Heal:
+// nothing is lost or closed, and sessions still expire. Later connections are held up, too;
+// a session's new connection is recognized by the first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
 	if dir != Both && dir != Inbound && dir != Outbound {
 		panic("zktest: Partition: the direction must be Both, Inbound or Outbound")
@@ -69,7 +68,7 @@ func (n *network) Heal() {
 	n.healed.Broadcast()
 }
 
-// HealOnly ends one partition with that selector and direction. Others go on.
+// HealOnly ends one partition with the same selector and direction. Others go on.
 func (n *network) HealOnly(sel Selector, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,18 +98,18 @@ func (n *network) cut(sel Selector, how cutMode) {
 	}
 }
 
-// Deafen discards what the clients of the selected connections send, even the
-// end of the connection, while they still receive data: their sessions expire. It
-// lasts as long as the connection.
+// Deafen discards everything sent by the clients of the selected connections, even the end
+// of the connection, while they still receive data: their sessions expire. A connection
+// stays deaf to its end.
 func (n *network) Deafen(sel Selector) {
 	for _, c := range n.selected(sel) {
 		c.blackhole(true, false)
 	}
 }
 
-// Throttle writes to the selected connections, including later ones, in pieces
-// of at most the given number of bytes, with a pause after each piece. With 0
-// bytes it ends the throttling of that selector.
+// Throttle writes to the selected connections, including later ones, in pieces of at most
+// the given number of bytes, with a pause after each piece. With 0 bytes the selector's
+// throttling ends.
 func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	if bytes < 0 || pause < 0 {
 		panic("zktest: Throttle: bytes and pause must not be negative")
@@ -145,7 +144,7 @@ func (n *network) selected(sel Selector) (selected []*clientConn) {
 	return selected
 }
 
-// waitHealed waits until no partition holds up the connection, or it is closed.
+// waitHealed waits until no partition holds up the connection, or the connection is closed.
 func (n *network) waitHealed(c *clientConn, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -38,9 +38,9 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		},
 		jvmFlags: []string{
 			"-Xmx512m",
-			"-XX:-UsePerfData", // so that a killed JVM leaves nothing in /tmp
-			// A server of a test lives for seconds: the optimizing compiler and a concurrent
-			// garbage collector cost it more than they save.
+			"-XX:-UsePerfData", // a killed JVM leaves nothing in /tmp
+			// A server of a test lives for seconds: the optimizing compiler and a
+			// concurrent garbage collector cost more than they save.
 			"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
 		},
 		reserve: reservePort,
@@ -65,17 +65,17 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 	return c, nil
 }
 
-// Properties adds lines to zoo.cfg, such as maxClientCnxns or minSessionTimeout
-// (in milliseconds), or replaces those that the launcher sets. The ports, the
-// data directory and the list of servers cannot be set: starting then fails.
+// Properties adds lines to zoo.cfg, such as maxClientCnxns or minSessionTimeout (in
+// milliseconds), or replaces the launcher's lines. The ports, the data directory and the
+// list of servers cannot be set: starting then fails.
 func Properties(lines map[string]string) RealOption {
 	return realOption(func(c *realConfig) { maps.Copy(c.properties, lines) })
 }
 
 // JVMFlags adds flags for java, such as -Xmx1g (the default is -Xmx512m) or
-// -Dznode.container.checkIntervalMs=1000. They follow the launcher's own flags
-// and so override them: those make short runs cheap. A server of which the speed is
-// measured has its usual compiler and garbage collector with
+// -Dznode.container.checkIntervalMs=1000. They follow the launcher's own flags and so
+// override them: the launcher's make short runs cheap. To measure the speed of a server,
+// restore the usual compiler and garbage collector with
 //
 //	JVMFlags("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC")
 //
@@ -84,15 +84,15 @@ func JVMFlags(flags ...string) RealOption {
 	return realOption(func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) })
 }
 
-// Separated gives each member of an ensemble a network of its own, so that
-// [RealEnsemble.Isolate] can cut the connections between them. Clients on this
-// machine reach the members at addresses from 198.18.0.0/15, which are reserved
-// for network tests. The networks have no route out of this machine, and end
-// with the process that started the ensemble.
+// Separated gives each member of an ensemble a separate network, so that
+// [RealEnsemble.Isolate] can cut the connections between them. Clients on this machine
+// reach the members at addresses from 198.18.0.0/15, reserved for network tests. The
+// networks have no route out of this machine, and end with the process that started the
+// ensemble.
 //
-// It needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and the commands ip
-// and nsenter. Without them nothing is started, and the error says so. Users
-// without root can become root in namespaces of their own:
+// Separated needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and the commands ip and
+// nsenter. Without them nothing is started, and the error says so. Users without root can
+// become root in namespaces of their own:
 //
 //	unshare -rn sh -c 'ip link set lo up && go test ./...'
 func Separated() RealOption {

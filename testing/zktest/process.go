@@ -13,15 +13,15 @@ import (
 
 const logTailBytes = 4096
 
-// errPortTaken is in the error chain of a process that exited because another
-// program had the port.
+// errPortTaken is in the error chain of a process ended because another program had the
+// port.
 var errPortTaken = errors.New("the port is taken")
 
 // process is one run of a server.
 type process struct {
 	cmd      *exec.Cmd
 	log      string        // the path of the log file
-	logStart int64         // the offset in the log at which this run begins
+	logStart int64         // the offset of this run in the log
 	done     chan struct{} // closed when the process has ended
 }
 
@@ -38,8 +38,8 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 		return nil, err
 	}
 
-	// The shell waits until the watchdog knows its pid, which becomes java's. If
-	// this process ends before that, read fails and the shell exits.
+	// The shell waits until the watchdog knows the shell's pid, later java's. If this
+	// process ends earlier, read fails and the shell exits.
 	cmd := exec.Command("sh", append([]string{"-c", `read -r line && exec "$@" </dev/null`, "sh"}, argv...)...)
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = out, out
@@ -64,9 +64,9 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 	return p, nil
 }
 
-// startInGroup starts cmd in a process group of its own and returns the standard
-// input. In the group, cmd survives a Ctrl-C in the terminal, so that a program can
-// still use the server while shutting down.
+// startInGroup starts cmd in a new process group and returns the standard input. In the
+// group, cmd survives a Ctrl-C in the terminal, so a program can still use the server while
+// shutting down.
 func startInGroup(cmd *exec.Cmd) (in io.WriteCloser, err error) {
 	cmd.SysProcAttr = ownGroup()
 	if in, err = cmd.StdinPipe(); err != nil {
@@ -84,8 +84,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// kill kills the process, even if it is paused, and returns when it has been
-// reaped.
+// kill kills the process, even a paused one, and returns after reaping the process.
 func (p *process) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -94,7 +93,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// exitError returns how the process ended. It must not be alive.
+// exitError returns how the process ended. The process must not be alive.
 func (p *process) exitError() error {
 	if bytes.Contains(p.logTail(), []byte("java.net.BindException")) {
 		return fmt.Errorf("the server exited (%s): %w", p.cmd.ProcessState, errPortTaken)

@@ -24,7 +24,7 @@ const (
 	OpSync                 Op = 9
 	OpPing                 Op = 11
 	OpGetChildren2         Op = 12 // also returns the Stat
-	OpCheck                Op = 13 // for a multi; on its own it is answered only if it fails
+	OpCheck                Op = 13 // for a multi; alone, only a failed check is answered
 	OpMulti                Op = 14
 	OpCreate2              Op = 15 // also returns the Stat
 	OpReconfig             Op = 16
@@ -45,19 +45,19 @@ const (
 	OpCreateSession        Op = -10 // not for clients
 	OpCloseSession         Op = -11
 
-	// OpConnect is the first packet of a connection, which has no operation
-	// number in the protocol: it asks for a new session or reattaches to one.
+	// OpConnect is the first packet of a connection: a request for a new session, or to
+	// reattach to a session. It has no operation number in the protocol.
 	OpConnect Op = 1 << 40
 
-	// OpEvent is a watch event that is about to be sent to a client.
+	// OpEvent is a watch event about to be sent to a client.
 	OpEvent Op = OpConnect + 1
 )
 
-// Operations that rules often match together.
+// Operations often matched together.
 var (
-	// Creates holds all operations that create one node.
+	// Creates holds all operations creating one node.
 	Creates = []Op{OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL}
-	// Lists holds the operations that list children.
+	// Lists holds the operations listing children.
 	Lists = []Op{OpGetChildren, OpGetChildren2}
 )
 
@@ -81,7 +81,7 @@ func (op Op) String() string {
 	return fmt.Sprintf("op %d", int64(op))
 }
 
-// ParseOp returns the operation with that name, such as "create2": it reverses
+// ParseOp returns the operation with the name, such as "create2": the reverse of
 // [Op.String].
 func ParseOp(name string) (Op, error) {
 	for op, other := range opNames {
@@ -92,8 +92,7 @@ func ParseOp(name string) (Op, error) {
 	return 0, fmt.Errorf("zktest: there is no operation %q: the operations are %s", name, strings.Join(slices.Sorted(maps.Values(opNames)), ", "))
 }
 
-// writes reports whether the request is a transaction, which takes a zxid even
-// if it fails.
+// writes reports whether the request is a transaction, taking a zxid even on failure.
 func (op Op) writes() bool {
 	switch op {
 	case OpCreate, OpDelete, OpSetData, OpSetACL, OpCheck, OpMulti, OpCreate2, OpReconfig,
@@ -109,7 +108,7 @@ type Code int32
 const (
 	OK                      Code = 0
 	ErrSystem               Code = -1
-	ErrRuntimeInconsistency Code = -2 // of a part of a multi after the one that failed
+	ErrRuntimeInconsistency Code = -2 // of a part of a multi after the failed one
 	ErrConnectionLoss       Code = -4
 	ErrMarshalling          Code = -5
 	ErrUnimplemented        Code = -6
@@ -179,14 +178,14 @@ const (
 	xidPing  = -2
 )
 
-// Request is a request, or a watch event, as a rule sees it.
+// Request is a request, or a watch event, as seen by a rule.
 type Request struct {
 	Conn    int   // number of the connection, from 1 in the order they were accepted
-	Member  int   // number of the member that the client is connected to, from 1
-	Session int64 // 0 for an OpConnect that asks for a new session
+	Member  int   // number of the client's member, from 1
+	Session int64 // 0 for an OpConnect for a new session
 	Xid     int32 // the client's number for the request
 	Op      Op
-	Paths   []string  // the path; for a multi, those of all parts; none for ping, auth and the like
+	Paths   []string  // the path; for a multi, the paths of all parts; none for ping, auth and the like
 	Event   EventType // of an OpEvent
 }
 
@@ -195,8 +194,8 @@ func (r Request) String() string {
 	return fmt.Sprintf("%v %q of session 0x%x on connection %d", r.Op, r.Paths, r.Session, r.Conn)
 }
 
-// parseRequest parses a packet, without its length, that is not the first of its
-// connection. It reports false if the header is incomplete.
+// parseRequest parses a packet, without the length, other than the first of a connection.
+// It reports false if the header is incomplete.
 func parseRequest(packet []byte) (r Request, ok bool) {
 	d := &decoder{rest: packet}
 	r.Xid, r.Op = d.int(), Op(d.int())
@@ -236,7 +235,7 @@ type connectRequest struct {
 	session     int64 // 0 for a new one
 	password    []byte
 	hasReadOnly bool // the read-only byte is present, so the reply must have one
-	readOnly    bool // the client accepts a server that serves only reads
+	readOnly    bool // the client accepts a read-only server
 }
 
 // connectReply is the reply to a connectRequest. The zero value says that the
@@ -260,7 +259,7 @@ func (r connectReply) encode(hasReadOnly bool) []byte {
 	return e.packet()
 }
 
-// part is the record of one operation, on its own or in a multi.
+// part is the record of one operation, alone or in a multi.
 type part struct {
 	op      Op
 	path    string

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxProxiedPacket bounds the length of a packet. It is more than a server
-	// allows, so that the server's own limit applies.
+	// maxProxiedPacket bounds the length of a packet. It is more than any server allows:
+	// the server's own limit applies.
 	maxProxiedPacket = 64 << 20
 	// maxHandshake bounds the length of a first packet: four letters, read as a
 	// length, are above it.
@@ -31,26 +31,26 @@ const (
 	expiryAttemptTimeout = time.Second
 )
 
-// Proxy stands between clients and a server, usually a [RealServer], and injects
-// the faults that [Server] has built in. Without a fault it forwards every
-// packet, and every four letter command, unchanged.
+// Proxy stands between clients and a server, usually a [RealServer], and injects the faults
+// built into [Server]. Without a fault it forwards every packet, and every four letter
+// command, unchanged.
 //
-// A proxy sees packets, not what the server does with them. So it differs from
+// A proxy sees packets, not what the server does with them. So a proxy differs from
 // [Server] in some respects:
-//   - While a rule delays a request, neither that request nor later ones of the
-//     connection reach the server, not even pings: the session may expire.
-//   - [Pass] and [Call] have happened when the server has replied: then the
-//     request is applied and its watch is set.
-//   - If a rule drops or truncates a reply, later requests of the connection are
-//     not applied. Requests that follow a handshake wait for its reply.
+//   - While a rule delays a request, neither the request nor later ones of the connection
+//     reach the server, not even pings: the session may expire.
+//   - [Pass] and [Call] have happened when the server has replied: then the request is
+//     applied and the watch is set.
+//   - If a rule drops or truncates a reply, later requests of the connection are not
+//     applied. Requests after a handshake wait for the reply.
 //   - [FailWith] takes no zxid, unlike a failed write on a server: the reply has
 //     the largest zxid seen on the connection.
 //
-// A proxy cannot show the server's state: to wait until a watch is set, inject a
-// rule with Pass for the read that sets the watch.
+// A proxy cannot show the server's state: to wait until a watch is set, inject a rule with
+// Pass for the read setting the watch.
 //
-// All methods may be called concurrently, even from a rule's [Call], except
-// Close, which waits for the Call.
+// All methods may be called concurrently, even from a rule's [Call], except Close: Close
+// waits for the Call.
 type Proxy struct {
 	faults
 	network
@@ -67,7 +67,7 @@ type Proxy struct {
 	mu           sync.Mutex
 	accepted     int                        // connections so far
 	upstreams    map[*clientConn]serverConn // the connection to the server for each client
-	passwords    map[int64][]byte           // by session, of those granted through the proxy
+	passwords    map[int64][]byte           // by session, of sessions granted through the proxy
 	sessionLocks map[int64]chan struct{}    // by session; closed when the lock is released
 }
 
@@ -108,8 +108,8 @@ func RunProxy(target string) (*Proxy, error) {
 	return p, nil
 }
 
-// StartBubbleProxy is [StartProxy] in memory, in front of the first member of an
-// embedded server that [StartBubble] has started. Clients connect with [Proxy.Dial].
+// StartBubbleProxy is [StartProxy] in memory, in front of the first member of an embedded
+// server started by [StartBubble]. Clients connect with [Proxy.Dial].
 func StartBubbleProxy(t testing.TB, s *Server) *Proxy {
 	t.Helper()
 	p := newProxy(s.Addr(), s.Dial)
@@ -131,8 +131,8 @@ func newProxy(target string, dial dialer) *Proxy {
 	return p
 }
 
-// Dial connects in memory to a proxy that [StartBubbleProxy] has started, as
-// [Server.Dial] does to a server.
+// Dial connects in memory to a proxy started by [StartBubbleProxy], as [Server.Dial] does
+// to a server.
 func (p *Proxy) Dial(_ context.Context, address string) (net.Conn, error) {
 	if !p.listener.inMemory || address != p.Addr() {
 		return nil, fmt.Errorf("zktest: the proxy on %s is not at %s in memory", p.Addr(), address)
@@ -146,10 +146,9 @@ func (p *Proxy) Addr() string { return p.listener.address() }
 // ConnectString returns the address for clients, as Addr does.
 func (p *Proxy) ConnectString() string { return p.Addr() }
 
-// Serve makes the proxy accept connections from l as well, such as a listener
-// with TLS or on another address, until Close, which closes l. It returns at
-// once and must not be called after Close. [Proxy.RefuseConnections] and the
-// like do not apply to l.
+// Serve makes the proxy accept connections from l as well, such as a listener with TLS or
+// on another address, until Close, which also closes l. Serve returns at once and must not
+// be called after Close. [Proxy.RefuseConnections] and the like do not apply to l.
 func (p *Proxy) Serve(l net.Listener) {
 	p.serving.Go(func() { // ends with l
 		defer context.AfterFunc(p.ctx, func() { _ = l.Close() })()
@@ -189,10 +188,9 @@ func (p *Proxy) setAcceptMode(m acceptMode, members []int) error {
 	return nil
 }
 
-// HalfOpen ends the server's side of the selected connections, so that the
-// server forgets them and their watches, while the clients believe them open:
-// what they send is discarded, and nothing comes back. Their sessions stay alive
-// until they expire.
+// HalfOpen ends the server's side of the selected connections, so that the server forgets
+// them and their watches, while the clients believe them open: everything sent is
+// discarded, and nothing comes back. Their sessions stay alive until they expire.
 func (p *Proxy) HalfOpen(sel Selector) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,14 +200,13 @@ func (p *Proxy) HalfOpen(sel Selector) {
 	}
 }
 
-// ExpireSession ends a session that was opened through the proxy, and returns
-// when its ephemerals are deleted. To the client it looks like an expiry: the
-// connection is closed without a message, and the next handshake says that the
-// session has expired. In fact the proxy attaches to the session over a
-// connection of its own and closes it. To hide the expiry from the client, call
-// HalfOpen first. It is an error if the session was not opened through the
-// proxy, if ExpireSession has already ended it, or if the server does not end it
-// within 10 s.
+// ExpireSession ends a session opened through the proxy, and returns when the session's
+// ephemerals are deleted. To the client this looks like an expiry: the connection is closed
+// without a message, and the next handshake says that the session has expired. In fact the
+// proxy attaches to the session over another connection and closes the session. To hide the
+// expiry from the client, call HalfOpen first. ExpireSession fails if the session was not
+// opened through the proxy, was already ended by ExpireSession, or is not ended by the
+// server within 10 s.
 func (p *Proxy) ExpireSession(id int64) error {
 	ctx, cancel := context.WithTimeout(p.ctx, expiryTimeout)
 	defer cancel()
@@ -242,8 +239,8 @@ func (p *Proxy) ExpireSession(id int64) error {
 	return nil
 }
 
-// ExpireAll ends all sessions that were opened through the proxy, one after the
-// other, as [Proxy.ExpireSession] does.
+// ExpireAll ends all sessions opened through the proxy, one after the other, as
+// [Proxy.ExpireSession] does.
 func (p *Proxy) ExpireAll() error {
 	if p.ctx.Err() != nil {
 		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
@@ -258,10 +255,10 @@ func (p *Proxy) ExpireAll() error {
 	return errors.Join(errs...)
 }
 
-// closeSession attaches to a session and closes it. Both requests are sent at
-// once, so that the client cannot reattach in between. It reports whether the
-// session has ended. If it has not, the error says whether the server was
-// unreachable; without an error, another attempt may succeed.
+// closeSession attaches to a session and closes the session. Both requests are sent at
+// once, so that the client cannot reattach in between. It reports whether the session has
+// ended. If not, the error says whether the server was unreachable; without an error,
+// another attempt may succeed.
 func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, expiryAttemptTimeout)
 	defer cancel()
@@ -294,8 +291,8 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (ov
 	return err == nil, nil
 }
 
-// Close ends the proxy, all its connections and its goroutines. Sessions stay
-// alive on the server. Further calls do nothing and return the same error.
+// Close ends the proxy, with all connections and goroutines. Sessions stay alive on the
+// server. Further calls do nothing and return the same error.
 func (p *Proxy) Close() error {
 	p.closing.Do(func() {
 		p.cancel()
@@ -311,7 +308,7 @@ func (p *Proxy) Close() error {
 	return p.closeErr
 }
 
-// admit numbers a connection and returns the function that serves it.
+// admit numbers a connection and returns the function to serve the connection.
 func (p *Proxy) admit(client net.Conn) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,7 +2,7 @@
 
 package zktest_test
 
-// This file has the tests of sessions that end behind a proxy.
+// This file has the tests of sessions ending behind a proxy.
 
 import (
 	"encoding/binary"
@@ -37,7 +37,7 @@ func TestProxyEndsSessions(t *testing.T) {
 	}
 }
 
-// A request may be sent before the client, or the proxy, knows its session.
+// A request may be sent before the client, or the proxy, knows the session.
 func newSessionExpires(p *faultTest) {
 	for _, do := range []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()} {
 		c := dial(p, p.injector.Addr())
@@ -54,8 +54,8 @@ func newSessionExpires(p *faultTest) {
 	}
 }
 
-// A client sees the end of its connection only after the end of its session;
-// otherwise it could reattach, if not through the proxy.
+// A client sees the end of the connection only after the end of the session; otherwise the
+// client could reattach, if not through the proxy.
 func clientSeesTheEndAfterTheExpiry(p *faultTest) {
 	for range 50 {
 		c := p.open(longTimeout)
@@ -67,8 +67,7 @@ func clientSeesTheEndAfterTheExpiry(p *faultTest) {
 	}
 }
 
-// A session ends even while its client keeps reattaching, through the proxy or
-// directly.
+// A session ends even while the client keeps reattaching, through the proxy or directly.
 func clientReattachesDuringExpiry(p *faultTest, proxy *zktest.Proxy) {
 	for i := range 20 {
 		c := p.open(longTimeout)
@@ -89,8 +88,8 @@ func clientReattachesDuringExpiry(p *faultTest, proxy *zktest.Proxy) {
 	}
 }
 
-// HalfOpen wins over a pending DropAfterApply: the proxy, which has stopped
-// reading from the client to cut the connection after the reply, keeps it open.
+// HalfOpen wins over a pending DropAfterApply: the proxy has stopped reading from the
+// client, to cut the connection after the reply, but keeps the connection open.
 func TestProxyKeepsAHalfOpenConnectionOpen(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)

@@ -24,11 +24,11 @@ type proxyConn struct {
 	handshakeDone chan struct{} // closed when the reply to the handshake is queued
 	serverDone    chan struct{} // closed when nothing more comes from the server
 
-	// mu makes it atomic to find the request that a reply answers and to queue
-	// the reply, so that the replies of FailWith are in their place among them.
+	// mu makes finding the request of a reply and queuing the reply one atomic step, so
+	// that the replies of FailWith are in their place among the others.
 	mu      sync.Mutex
 	pending []pendingRequest
-	zxid    int64 // the largest that the client has seen
+	zxid    int64 // the largest seen by the client
 }
 
 // pendingRequest is a request without a reply. The server replies in the order
@@ -64,8 +64,8 @@ func (p *proxyConn) forwardRequests() {
 	}
 }
 
-// closeServerWrite forwards the end of the client's connection to the server,
-// unless it is discarded.
+// closeServerWrite forwards the end of the client's connection to the server, unless
+// discarded.
 func (p *proxyConn) closeServerWrite() {
 	if p.client.waitPass(Inbound) {
 		_ = p.server.CloseWrite()
@@ -105,8 +105,8 @@ func (p *proxyConn) handshake() bool {
 	return p.forwardRequest(Request{Op: OpConnect}, packet)
 }
 
-// forwardRequest sends a request to the server, with the fault of the rule that
-// hits it, if any. It reports whether to read further requests.
+// forwardRequest sends a request to the server, with the fault of the rule hitting the
+// request, if any. It reports whether to read further requests.
 func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 	o := p.client.origin()
 	req.Conn, req.Member, req.Session = o.conn, o.member, o.session
@@ -142,7 +142,7 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 
 	e := pendingRequest{req.Xid, f, passes}
 	if req.Op == OpPing {
-		e.xid = xidPing // the server replies with it to any ping
+		e.xid = xidPing // the xid of the reply to any ping
 	}
 	p.mu.Lock()
 	p.pending = append(p.pending, e)
@@ -174,14 +174,14 @@ func (p *proxyConn) forwardHandshake(packet []byte) {
 	}
 }
 
-// writeServer sends a packet to the server. It ignores an error, which
-// forwardReplies then gets, too.
+// writeServer sends a packet to the server. An error is ignored, because forwardReplies
+// then gets an error, too.
 func (p *proxyConn) writeServer(packet []byte) {
 	frame := append(newPacket(), packet...)
 	_, _ = p.server.Write(frame.packet())
 }
 
-// sendErrors sends the replies of FailWith that are next in the order.
+// sendErrors sends the next replies in the order, as far as they are FailWith's.
 func (p *proxyConn) sendErrors() {
 	for len(p.pending) > 0 && p.pending[0].failed() {
 		e := p.pending[0]
@@ -235,7 +235,7 @@ func (p *proxyConn) forwardReplies() {
 	p.client.closeAfterFlush()
 }
 
-// rawWriter sends to the client what is written to it.
+// rawWriter sends the written bytes to the client.
 type rawWriter struct{ *clientConn }
 
 func (v rawWriter) Write(b []byte) (int, error) {
@@ -243,7 +243,7 @@ func (v rawWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// recordSession records the session that the reply to the handshake grants.
+// recordSession records the session granted by the reply to the handshake.
 func (p *proxyConn) recordSession(frame []byte) {
 	if id, password := decodeConnectReply(frame); id != 0 {
 		p.client.session.Store(id)
@@ -253,8 +253,8 @@ func (p *proxyConn) recordSession(frame []byte) {
 	}
 }
 
-// forwardReply sends a packet of the server to the client, with the fault of the
-// rule that hit the request, if any. It reports whether the connection goes on.
+// forwardReply sends a packet of the server to the client, with the fault of the rule
+// hitting the request, if any. It reports whether the connection goes on.
 func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	if !first && p.forwardEvent(frame) {
 		return true
@@ -273,7 +273,7 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	p.mu.Unlock()
 
 	if out.cut != uncut {
-		<-p.client.written // a cut counts when the client can see it
+		<-p.client.written // a cut counts when visible to the client
 		_ = p.server.Close()
 	}
 	switch f.action().kind {
@@ -287,8 +287,8 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	return out.cut == uncut
 }
 
-// forwardEvent reports whether a packet is a watch event, which it then sends to
-// the client, unless a rule swallows it.
+// forwardEvent reports whether a packet is a watch event, and sends the event to the client
+// unless swallowed by a rule.
 func (p *proxyConn) forwardEvent(frame []byte) bool {
 	d := &decoder{rest: frame[4:]}
 	if d.int() != xidEvent || d.long() != -1 || d.int() != 0 {
@@ -309,7 +309,7 @@ func (p *proxyConn) forwardEvent(frame []byte) bool {
 	return true
 }
 
-// takePending removes and returns the request that a packet answers, or the zero
+// takePending removes and returns the request answered by a packet, or the zero
 // pendingRequest.
 func (p *proxyConn) takePending(frame []byte, first bool) (e pendingRequest) {
 	xid := int32(0) // of the handshake
@@ -326,8 +326,7 @@ func (p *proxyConn) takePending(frame []byte, first bool) (e pendingRequest) {
 	return e
 }
 
-// decodeConnectReply reads the reply to a handshake. The session is 0 if it is
-// refused.
+// decodeConnectReply reads the reply to a handshake. A refused session is 0.
 func decodeConnectReply(frame []byte) (session int64, password []byte) {
 	d := &decoder{rest: frame}
 	d.int() // length
@@ -336,8 +335,8 @@ func decodeConnectReply(frame []byte) (session int64, password []byte) {
 	return d.long(), d.buffer()
 }
 
-// readFrame reads a packet and returns it with its length. It allocates memory
-// only for bytes that have arrived.
+// readFrame reads a packet and returns the packet with the length. Memory is allocated only
+// for received bytes.
 func readFrame(from io.Reader) ([]byte, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(from, head); err != nil {

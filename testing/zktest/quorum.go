@@ -19,12 +19,12 @@ import (
 // leader's proposals. A server without an ensemble is a leader and a majority in one, and
 // the one member reads Server.tree.
 
-// leadership is the time during which a member leads.
+// leadership is a member's time as leader.
 type leadership struct {
 	member   *replica
 	since    time.Duration
 	ended    bool       // the member has noticed the end
-	peers    []*peering // from its followers
+	peers    []*peering // from the followers
 	proposed []*proposal
 	began    int64         // the last zxid of the leaders before
 	stuck    bool          // the leader was replaced, and cannot finish a write
@@ -32,20 +32,21 @@ type leadership struct {
 	halves   int           // half ticks so far
 }
 
-// proposal is a transaction that a leader proposes.
+// proposal is a transaction proposed by a leader.
 type proposal struct {
 	zxid    int64
 	effects []func(*replica) // empty without an ensemble
 	changes []change
-	ended   int64    // the session that ends with it, or 0
+	ended   int64    // the session ended by the proposal, or 0
 	origin  *replica // where the request came from and is to be answered; nil for requests of the server
 	applied func()   // called when applied at the origin
 	acks    uint64   // a bit for each member that has accepted the proposal
 	synced  []func() // called when committed
 }
 
-// install makes a member the leader, with followers that start with the same state. All
-// proposals that the member has accepted are committed. Every session gets its full timeout again.
+// install makes a member the leader, with followers starting from the same state. All
+// proposals accepted by the member are committed. Every session gets its full timeout
+// again.
 func (s *Server) install(rep *replica, followers []*replica) {
 	rep.committed = rep.lastAccepted()
 	s.catchUp(rep)
@@ -67,7 +68,7 @@ func (s *Server) install(rep *replica, followers []*replica) {
 	s.notifyChange()
 }
 
-// rebuildSessions returns the sessions that a new leader knows.
+// rebuildSessions returns the sessions known to a new leader.
 func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
 	sessions := map[int64]*session{}
 	for id, timeout := range rep.sessions {
@@ -88,7 +89,7 @@ func (s *Server) join(l *leadership, rep *replica) {
 	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
 	rep.tree, rep.zxid, rep.epoch = l.member.tree.clone(), l.member.zxid, l.member.epoch
 	if rep.zxid == rep.epoch<<32 {
-		rep.zxid = l.began // as on a real server: the new epoch begins with its first transaction
+		rep.zxid = l.began // as on a real server: the new epoch begins with the first transaction
 	}
 	rep.sessions = maps.Clone(l.member.sessions)
 	rep.log, rep.committed = slices.Clone(l.member.log), l.member.committed
@@ -102,8 +103,8 @@ func (s *Server) join(l *leadership, rep *replica) {
 	s.notifyChange()
 }
 
-// propose proposes a transaction of the newest leader. applied is called when it was
-// applied at origin, if that is not nil.
+// propose proposes a transaction of the newest leader. applied, if not nil, is called when
+// the transaction was applied at origin.
 func (s *Server) propose(x *txn, origin *replica, applied func()) {
 	l := s.lead
 	p := &proposal{
@@ -157,7 +158,7 @@ func (s *Server) atLeader(rep *replica, do func(*leadership)) {
 	s.pump()
 }
 
-// atMember calls do at a member that the leader answers.
+// atMember calls do at a member when the leader's answer arrives.
 func (s *Server) atMember(l *leadership, rep *replica, do func()) {
 	if l.member == rep {
 		do()
@@ -171,7 +172,7 @@ func (s *Server) atMember(l *leadership, rep *replica, do func()) {
 	s.pump()
 }
 
-// write calls do at the newest leader. A leader that has been replaced finds no majority.
+// write calls do at the newest leader. A replaced leader finds no majority.
 func (s *Server) write(rep *replica, do func()) {
 	s.catchUp(rep)
 	s.atLeader(rep, func(l *leadership) {
@@ -183,9 +184,9 @@ func (s *Server) write(rep *replica, do func()) {
 	})
 }
 
-// sync calls done at a member that has applied everything its leader had committed or, for
-// a follower, proposed. The leader asks no follower, so a replaced leader answers, too, and
-// the leader's own clients do not wait (CommitProcessor.matchSyncs).
+// sync calls done at a member after the member has applied everything committed by the
+// leader or, for a follower, proposed. The leader asks no follower, so a replaced leader
+// answers, too, and the leader's own clients do not wait (CommitProcessor.matchSyncs).
 func (s *Server) sync(rep *replica, done func()) {
 	s.catchUp(rep)
 	if rep.role == leading {
@@ -211,13 +212,13 @@ const (
 	toLeader
 )
 
-// peering is the connection of a follower to its leader. Messages arrive in order.
+// peering is the connection of a follower to the leader. Messages arrive in order.
 type peering struct {
 	leadership *leadership
 	follower   *replica
 	heard      time.Duration // when the leader last heard from the follower
 	queue      [2][]message  // by direction
-	closed     [2]bool       // the receiver of that direction has closed the connection
+	closed     [2]bool       // the receiver of the direction has closed the connection
 }
 
 type message struct {
@@ -252,7 +253,7 @@ func (s *Server) deliverable(st *peering, d direction) bool {
 	return len(st.queue[d]) > 0 && !to.paused && s.linked(from, to)
 }
 
-// pump delivers the messages that are due, and messages that follow from them.
+// pump delivers the messages due, and the resulting messages.
 func (s *Server) pump() {
 	if s.pumping || !s.isEnsemble() {
 		return // a caller of the caller goes on, or there are no messages
@@ -291,8 +292,8 @@ func (s *Server) deliverNext() bool {
 	return false
 }
 
-// closeStream closes the end of a peering that receives in a direction. The other end
-// notices after receiving everything sent before.
+// closeStream closes the receiving end of a peering in a direction. The other end notices
+// after receiving everything sent before.
 func (s *Server) closeStream(st *peering, received direction) {
 	if received == toFollower {
 		st.post(s, toLeader, func() { s.closeStream(st, toLeader) })

@@ -1,8 +1,8 @@
 package zktest_test
 
-// This file has a raw client of ZooKeeper's protocol with a codec of its own. The client
-// exposes what other clients hide: handshakes, xids, zxids, and the place of an event
-// among the replies. Methods read packets in the goroutine of the test.
+// This file has a raw client of ZooKeeper's protocol with a separate codec. The client
+// exposes what other clients hide: handshakes, xids, zxids, and the place of an event among
+// the replies. Methods read packets in the goroutine of the test.
 
 import (
 	"encoding/binary"
@@ -119,12 +119,11 @@ const (
 const (
 	anyVersion int32 = -1
 
-	// null stands for a null string. It is not valid UTF-8, so that no other
-	// string equals it.
+	// null stands for a null string. It is not valid UTF-8, and so equals no other string.
 	null = "\xffnull"
 
 	ioTimeout    = 10 * time.Second      // of one read or write
-	longTimeout  = 30 * time.Second      // of a session that must not expire
+	longTimeout  = 30 * time.Second      // of a session meant not to expire
 	pollInterval = 20 * time.Millisecond // of poll
 )
 
@@ -145,17 +144,16 @@ type stat struct {
 	Pzxid                       int64
 }
 
-// event is a watch event. Its header and state, which are constant, are checked
-// when it is decoded.
+// event is a watch event. The header and the state are constant, and checked in decoding.
 type event struct {
 	Type int32
 	Path string
 }
 
-// result is a reply, or the result of one operation in the reply to a multi.
-// Fields that the operation does not return are zero.
+// result is a reply, or the result of one operation in the reply to a multi. Fields not
+// returned by the operation are zero.
 type result struct {
-	Op    int32 // of the request; in a multi, the one in the reply, opError if it failed
+	Op    int32 // of the request; in a multi, from the reply, opError on failure
 	Xid   int32
 	Zxid  int64
 	Err   int32
@@ -167,7 +165,7 @@ type result struct {
 	Count int32
 	Ops   []result
 
-	Events []event // that arrived between the previous packet and this reply
+	Events []event // between the previous packet and this reply
 }
 
 // codes returns the error codes of the operations of a multi.
@@ -178,7 +176,7 @@ func codes(r result) (all []int32) {
 	return all
 }
 
-// request is a packet before it is framed, or an operation of a multi.
+// request is a packet before framing, or an operation of a multi.
 type request struct {
 	Op   int32
 	Xid  int32 // 0 for the client's next one
@@ -222,7 +220,7 @@ func remove(path string, version int32) request {
 	return request{Op: opDelete, Body: encoder{}.string(path).int(version)}
 }
 
-// readRequest is a read of a node that can set a watch.
+// readRequest is a read of a node, perhaps setting a watch.
 func readRequest(op int32, path string, watch bool) request {
 	return request{Op: op, Body: encoder{}.string(path).bool(watch)}
 }
@@ -236,7 +234,7 @@ func setData(path string, data []byte, version int32) request {
 	return request{Op: opSetData, Body: encoder{}.string(path).buffer(data).int(version)}
 }
 
-// pathRequest is an operation that takes only a path.
+// pathRequest is an operation with only a path.
 func pathRequest(op int32, path string) request {
 	return request{Op: op, Body: encoder{}.string(path)}
 }
@@ -278,7 +276,7 @@ func setWatches(zxid int64, lists ...[]string) request {
 	return request{Op: opSetWatches, Body: encoder{}.long(zxid).lists(lists)}
 }
 
-// watchRequest is an operation that takes a path and a kind of watch.
+// watchRequest is an operation with a path and a kind of watch.
 func watchRequest(op int32, path string, kind int32) request {
 	return request{Op: op, Body: encoder{}.string(path).int(kind)}
 }
@@ -328,8 +326,7 @@ func dial(t testing.TB, addr string) *client {
 	return &client{t: t, conn: conn}
 }
 
-// connect returns a connection after its handshake, which may have been granted
-// or refused a session.
+// connect returns a connection after the handshake, with a session granted or refused.
 func connect(t testing.TB, addr string, h handshake) *client {
 	t.Helper()
 	c := dial(t, addr)
@@ -369,7 +366,7 @@ func newSession(timeout time.Duration) handshake {
 	return handshake{Timeout: timeout, Password: make([]byte, 16)}
 }
 
-// credentials returns a handshake that reattaches to the client's session.
+// credentials returns a handshake to reattach to the client's session.
 func (c *client) credentials() handshake {
 	return handshake{Timeout: c.welcome.Timeout, Session: c.welcome.Session, Password: c.welcome.Password}
 }
@@ -422,14 +419,14 @@ func (c *client) send(reqs ...request) {
 	c.write(b)
 }
 
-// do sends a request and returns the reply to it.
+// do sends a request and returns the reply.
 func (c *client) do(r request) result {
 	c.t.Helper()
 	return c.pipeline(r)[0]
 }
 
-// pipeline sends requests in a single write and returns the replies, which must
-// arrive in the same order.
+// pipeline sends requests in a single write and returns the replies, checked to arrive in
+// the same order.
 func (c *client) pipeline(reqs ...request) []result {
 	c.t.Helper()
 	c.send(reqs...)
@@ -467,7 +464,7 @@ func (c *client) tryReply() (result, error) {
 	}
 }
 
-// event returns the next packet, which must be an event.
+// event returns the next packet, required to be an event.
 func (c *client) event() event {
 	c.t.Helper()
 	packet, err := c.packet()
@@ -515,22 +512,20 @@ func (c *client) must(r request) result {
 	return res
 }
 
-// fails sends a request, which must fail with this error code.
+// fails sends a request, required to fail with this error code.
 func (c *client) fails(code int32, r request) {
 	c.t.Helper()
 	require.Equal(c.t, code, c.do(r).Err, "the error code of operation %d: %q", r.Op, r.Body)
 }
 
-// newEvents returns the events that have arrived since the latest packet. The
-// reply to its ping follows the events of all changes that any client got a reply
-// to before.
+// newEvents returns the events received since the latest packet. The reply to the ping
+// follows the events of all changes answered before, to any client.
 func (c *client) newEvents() []event {
 	c.t.Helper()
 	return c.must(ping()).Events
 }
 
-// waitEnd waits until the server ends the connection, which must come before any
-// other packet.
+// waitEnd waits until the server ends the connection, with no packet before the end.
 func (c *client) waitEnd() {
 	c.t.Helper()
 	packet, err := c.packet()
@@ -540,8 +535,8 @@ func (c *client) waitEnd() {
 // errEnd says that the connection ended between two packets.
 var errEnd = errors.New("the server ended the connection")
 
-// packet returns the next packet, without its length. Its only error is errEnd;
-// on others the test fails.
+// packet returns the next packet, without the length. The only error is errEnd; on others
+// the test fails.
 func (c *client) packet() ([]byte, error) {
 	c.t.Helper()
 	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
@@ -570,8 +565,8 @@ func fourLetter(t testing.TB, addr, name string) string {
 	return string(answer)
 }
 
-// poll waits until condition is true; what describes it. Unlike
-// require.Eventually it calls condition in the goroutine of the test, as clients
+// poll waits until condition is true; what describes the condition. Unlike
+// require.Eventually, poll calls condition in the goroutine of the test, as clients
 // require.
 func poll(t testing.TB, what string, condition func() bool) {
 	t.Helper()
@@ -628,8 +623,7 @@ func (e encoder) lists(lists [][]string) encoder {
 	return e
 }
 
-// decoder decodes values from the front of a packet. A packet that is too short
-// fails the test.
+// decoder decodes values from the front of a packet. A packet too short fails the test.
 type decoder struct {
 	t    testing.TB
 	rest []byte

@@ -27,8 +27,8 @@ const (
 	pollInterval  = 20 * time.Millisecond // between two probes
 	stopTimeout   = 5 * time.Second       // from SIGSTOP until the process is stopped
 
-	// probeTimeout bounds one probe of a server that may be paused, or that never
-	// answers because the probe came too early (see Start).
+	// probeTimeout bounds one probe of a server, perhaps paused, or never answering because
+	// the probe came too early (see Start).
 	probeTimeout = 500 * time.Millisecond
 )
 
@@ -39,7 +39,7 @@ var (
 
 const loopback = "127.0.0.1"
 
-// port is a TCP port. reservation, if not nil, keeps it reserved until closed.
+// port is a TCP port. reservation, if not nil, keeps the port reserved until closed.
 type port struct {
 	host        string
 	number      int
@@ -61,16 +61,15 @@ type RealServer struct {
 	clientTLS *tls.Config // nil without the option
 
 	mu     sync.Mutex
-	proc   *process // the latest run, which may have ended; nil before the first
+	proc   *process // the latest run, perhaps ended; nil before the first
 	closed bool
 
 	closing  sync.Once
 	closeErr error
 }
 
-// StartReal starts a server for a test and returns when it serves. If the server
-// does not start, the test fails at once. The server is closed when the test
-// ends.
+// StartReal starts a server for a test and returns when the server serves. If the server
+// does not start, the test fails at once. The server is closed when the test ends.
 func StartReal(t testing.TB, opts ...RealOption) *RealServer {
 	t.Helper()
 	s, err := RunReal(t.Context(), opts...)
@@ -92,8 +91,8 @@ func closeWithTest[C io.Closer](t testing.TB, c C, err error) C {
 	return c
 }
 
-// RunReal starts a server and returns when it serves. Call Close to release it.
-// ctx bounds only the start, which takes at most a minute in any case. If the
+// RunReal starts a server and returns when the server serves. Call Close to release the
+// server. ctx bounds only the start, which takes at most a minute in any case. If the
 // server does not start, the error contains the end of its log.
 func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 	servers, _, err := runReal(ctx, 1, false, opts)
@@ -149,8 +148,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	}
 }
 
-// startServers starts n servers, once. With an error it returns those it has
-// created so far.
+// startServers starts n servers, once. With an error it returns the servers created so far.
 func startServers(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *testcert.Authority, network *ensembleNetwork) (servers []*RealServer, err error) {
 	wanted := 1
 	if ensemble {
@@ -202,7 +200,7 @@ func closeServers(servers []*RealServer) error {
 	return errors.Join(errs...)
 }
 
-// create makes the server's directory and its watchdog.
+// create makes the server's directory and watchdog.
 func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ca *testcert.Authority) error {
 	tmp, err := filepath.Abs(os.TempDir()) // java runs elsewhere
 	if err != nil {
@@ -237,7 +235,7 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 
 func (s *RealServer) dataDir() string { return filepath.Join(s.dir, "data") }
 
-// launch starts the process. It does not wait until the server serves.
+// launch starts the process, without waiting for the server to serve.
 func (s *RealServer) launch() (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +262,7 @@ func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, 
 		bad := 0
 		for i, s := range servers {
 			mode, err := s.serving(ctx)
-			// Only after the answer, which counts if this process gave it.
+			// Only after the answer, because only this process's answer counts.
 			if !procs[i].alive() {
 				return s.startError(procs[i], procs[i].exitError())
 			}
@@ -292,8 +290,8 @@ func (s *RealServer) startError(p *process, err error) error {
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", s.Addr(), err, p.logTail())
 }
 
-// serving returns the server's mode if it serves. It fails if another server
-// answers on the port, one with other data.
+// serving returns the mode of a serving server. It fails if another server answers on the
+// port, with other data.
 func (s *RealServer) serving(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -325,7 +323,7 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 
 func isLeader(mode string) bool { return mode == "leader" || mode == "standalone" }
 
-// field returns the rest of the line of text that begins with prefix.
+// field returns the rest of the line beginning with prefix.
 func field(text, prefix string) string {
 	for l := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(l, prefix); ok {
@@ -335,8 +333,8 @@ func field(text, prefix string) string {
 	return ""
 }
 
-// Addr returns the address for clients, 127.0.0.1:port unless the server is
-// [Separated]. A restart does not change it.
+// Addr returns the address for clients, 127.0.0.1:port unless the server is [Separated]. A
+// restart does not change the address.
 func (s *RealServer) Addr() string { return s.ports[0].addr() }
 
 // ConnectString returns the address for clients, as Addr does.
@@ -360,16 +358,14 @@ func (s *RealServer) running() *process {
 	return s.proc
 }
 
-// Start restarts the server on the same port and with the same data, and returns
-// when it serves. After a minute, or when ctx ends, it gives up and kills the
-// process. A member of an ensemble serves only as part of a majority: if too few
-// run, start the others concurrently. It is an error if the server is running or
-// closed.
+// Start restarts the server on the same port and with the same data, and returns when the
+// server serves. After a minute, or when ctx ends, Start gives up and kills the process. A
+// member of an ensemble serves only as part of a majority: if too few run, start the others
+// concurrently. Starting a running or closed server is an error.
 //
-// A client that connects while a single server starts may get neither a reply
-// nor the end of the connection, because of a bug in ZooKeeper
-// (ZOOKEEPER-5051). The client has to give up and connect again, which takes
-// github.com/go-zookeeper/zk about 7 times the session timeout.
+// A client connecting while a single server starts may get neither a reply nor the end of
+// the connection, because of a bug in ZooKeeper (ZOOKEEPER-5051). The client has to give up
+// and connect again; github.com/go-zookeeper/zk needs about 7 times the session timeout.
 func (s *RealServer) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -383,9 +379,9 @@ func (s *RealServer) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop asks the server to end (SIGTERM), even if it is paused, and returns when
-// the process has ended. If ctx ends first, the process is killed and the error
-// is that of ctx. Stopping a server that is not running does nothing.
+// Stop asks the server to end (SIGTERM), even a paused one, and returns when the process
+// has ended. If ctx ends first, the process is killed and the error is ctx's. Stopping a
+// stopped server does nothing.
 func (s *RealServer) Stop(ctx context.Context) error {
 	p := s.running()
 	if p == nil {
@@ -403,8 +399,8 @@ func (s *RealServer) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill kills the server (SIGKILL), even if it is paused, and returns when the
-// process has ended. Killing a server that is not running does nothing.
+// Kill kills the server (SIGKILL), even a paused one, and returns when the process has
+// ended. Killing a stopped server does nothing.
 func (s *RealServer) Kill() error {
 	if p := s.running(); p != nil {
 		if err := p.kill(); err != nil {
@@ -414,10 +410,9 @@ func (s *RealServer) Kill() error {
 	return nil
 }
 
-// Pause freezes the server (SIGSTOP) until Resume: connections stay open and the
-// kernel accepts new ones, but the server does not answer. On Linux the server
-// is frozen when Pause returns, elsewhere a moment later. It is an error if the
-// server is not running.
+// Pause freezes the server (SIGSTOP) until Resume: connections stay open and the kernel
+// accepts new ones, but the server does not answer. On Linux the server is frozen when
+// Pause returns, elsewhere a moment later. Pausing a stopped server is an error.
 func (s *RealServer) Pause() error {
 	s.mu.Lock() // no Resume until the process has stopped
 	defer s.mu.Unlock()
@@ -429,8 +424,8 @@ func (s *RealServer) Pause() error {
 	})
 }
 
-// Resume continues a paused server (SIGCONT). It does nothing if the server is
-// not paused. It is an error if the server is not running.
+// Resume continues a paused server (SIGCONT), and does nothing if the server is not paused.
+// Resuming a stopped server is an error.
 func (s *RealServer) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,8 +443,8 @@ func (s *RealServer) signal(doing string, send func(*process) error) error {
 	return nil
 }
 
-// Close kills the server and removes its data. The server cannot be started
-// again. Further calls do nothing and return the same error.
+// Close kills the server and removes the data. The server cannot be started again. Further
+// calls do nothing and return the same error.
 func (s *RealServer) Close() error {
 	s.closing.Do(func() {
 		if err := s.close(); err != nil {
@@ -459,7 +454,7 @@ func (s *RealServer) Close() error {
 	return s.closeErr
 }
 
-// close also closes a server that create has left incomplete.
+// close also closes a server left incomplete by create.
 func (s *RealServer) close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -540,9 +535,9 @@ func sendCommand(ctx context.Context, dial dialer, addr, word string) (_ string,
 }
 
 // Stat returns a number from the answer to "mntr", such as "zk_watch_count",
-// "zk_packets_received" or "zk_num_alive_connections". The last two include the
-// command itself: one packet and one connection. It is an error if there is no
-// such line or its value is not an integer.
+// "zk_packets_received" or "zk_num_alive_connections". The last two include the command
+// itself: one packet and one connection. A missing line or a value other than an integer is
+// an error.
 func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
 	return mntrValue(ctx, dialTCP, s.Addr(), key)
 }

@@ -52,8 +52,8 @@ func exists(t *testing.T, conn *zk.Conn, path string) bool {
 	return found
 }
 
-// requireEmptyTemp makes the launcher use a temporary directory of the test, and
-// checks when the test ends that it is empty.
+// requireEmptyTemp makes the launcher use a temporary directory of the test, and checks at
+// the end of the test that the directory is empty.
 func requireEmptyTemp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -106,7 +106,7 @@ func TestRealServerGetsOptions(t *testing.T) {
 	require.Contains(t, conf, "maxClientCnxns=7\n")
 	require.Contains(t, conf, "minSessionTimeout=300\n")
 	require.Contains(t, conf, "maxSessionTimeout=40000\n")
-	require.Eventually(t, func() bool { // the server logs it after it begins to serve
+	require.Eventually(t, func() bool { // logged after the server begins to serve
 		log, err := os.ReadFile(filepath.Join(s.dir, "log"))
 		return err == nil && strings.Contains(string(log), "checkIntervalMs=1234")
 	}, testTimeout, pollInterval)
@@ -204,7 +204,7 @@ func TestRealServerStatDuringRestarts(t *testing.T) {
 	require.NoError(t, s.Start(testContext(t)))
 	require.NoError(t, s.Stop(testContext(t)))
 
-	// Start fails if the server is closed while it starts.
+	// Start fails if the server is closed meanwhile.
 	started := make(chan error)
 	go func() { started <- s.Start(ctx) }()
 	require.Eventually(t, func() bool { return s.PID() != 0 }, testTimeout, time.Millisecond)

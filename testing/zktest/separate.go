@@ -23,9 +23,9 @@ const maxSeparated = 126 // members fit into half a subnet
 //	member 0 (subnet.1) ── router (subnet.253 everywhere) ── us (subnet.254)
 //	member 1 (subnet.2) ──┘
 //
-// No namespace has a name that could be left behind: each is kept by an open
-// file. The kernel removes them when we close the files or end, and with them our
-// end of the link to the router.
+// No namespace has a name, so none is left behind: each is kept by an open file. The kernel
+// removes the namespaces, and our end of the link to the router, when we close the files or
+// end.
 type ensembleNetwork struct {
 	self, router *os.File
 	members      []*os.File
@@ -68,9 +68,9 @@ func (s *ensembleNetwork) configure(n int) (err error) {
 		return err
 	}
 
-	// The index of an interface is unique on this machine, so two ensembles rarely
-	// choose the same of the 512 subnets that RFC 2544 reserves for network tests.
-	// If they do, adding the second one's route fails.
+	// The index of an interface is unique on this machine, so two ensembles rarely choose
+	// the same of the 512 subnets reserved by RFC 2544 for network tests. If they do,
+	// adding the second one's route fails.
 	us, err := net.InterfaceByName(s.link)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *ensembleNetwork) configure(n int) (err error) {
 // host returns the address of member i.
 func (s *ensembleNetwork) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
 
-// ports returns ZooKeeper's usual ports: member i has a network of its own.
+// ports returns ZooKeeper's usual ports: member i has a separate network.
 func (s *ensembleNetwork) ports(i int) []port {
 	var ports []port
 	for _, number := range []int{2181, 2888, 3888, 2281} {
@@ -104,8 +104,8 @@ func (s *ensembleNetwork) ports(i int) []port {
 	return ports
 }
 
-// nsenter returns the prefix of a command that is to run in the network of member
-// i. The command keeps the process id.
+// nsenter returns the prefix of a command to run in the network of member i. The command
+// keeps the process id.
 func (s *ensembleNetwork) nsenter(i int) []string {
 	if s == nil {
 		return nil
@@ -113,23 +113,21 @@ func (s *ensembleNetwork) nsenter(i int) []string {
 	return []string{"nsenter", "--net=" + path(s.members[i])}
 }
 
-// routerLink returns the lines of ip that configure the router's end of the link
-// to host.
+// routerLink returns the lines of ip to configure the router's end of the link to host.
 func (s *ensembleNetwork) routerLink(name, host string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s.253 dev %[1]s\nroute add %[3]s dev %[1]s\n", name, s.subnet, host)
 }
 
-// hostLink returns the lines of ip that configure host's end of its link, with a
-// route to the rest of the subnet only.
+// hostLink returns the lines of ip to configure host's end of the link, with a route to the
+// rest of the subnet only.
 func (s *ensembleNetwork) hostLink(name, host, rest string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\nroute add %[3]s.%[4]s via %[3]s.253 dev %[1]s onlink\n",
 		name, host, s.subnet, rest)
 }
 
-// isolationRules returns the lines of ip that make the router drop packets
-// between member i and the other members or, with the verb del, that undo this.
-// The rules are in the router because a blackhole in a member's own namespace
-// would report an error to the sender.
+// isolationRules returns the lines of ip to make the router drop packets between member i
+// and the other members or, with the verb del, to undo this. The rules are in the router
+// because a blackhole in a member's own namespace would report an error to the sender.
 func (s *ensembleNetwork) isolationRules(verb string, i int) string {
 	return fmt.Sprintf("rule %[1]s from %[2]s to %[3]s.0/25 blackhole\nrule %[1]s from %[3]s.0/25 to %[2]s blackhole\n",
 		verb, s.host(i), s.subnet)
@@ -166,7 +164,7 @@ func (s *ensembleNetwork) heal() error {
 	return nil
 }
 
-// close also closes nil, and a network that configure has left incomplete.
+// close also closes nil, and a network left incomplete by configure.
 func (s *ensembleNetwork) close() error {
 	if s == nil {
 		return nil
@@ -179,7 +177,7 @@ func (s *ensembleNetwork) close() error {
 	s.closed = true
 	var errs []error
 	if _, err := net.InterfaceByName(s.link); err == nil {
-		// The kernel would remove it, but a moment later.
+		// The kernel would remove the link, but a moment later.
 		errs = append(errs, ip(s.self, "link del "+s.link))
 	}
 	for _, namespace := range append(s.members, s.self, s.router) {
@@ -190,14 +188,14 @@ func (s *ensembleNetwork) close() error {
 	return errors.Join(errs...)
 }
 
-// newNamespace returns a network namespace, which exists until the file is closed
-// and no process is in it.
+// newNamespace returns a network namespace. The namespace exists until the file is closed
+// and no process is inside.
 func newNamespace() (*os.File, error) {
 	attr, err := ownNetwork()
 	if err != nil {
 		return nil, err
 	}
-	first := exec.Command("cat") // ends when its input is closed
+	first := exec.Command("cat") // ends when the input is closed
 	first.SysProcAttr = attr
 	in, err := first.StdinPipe()
 	if err != nil {
@@ -219,7 +217,7 @@ func path(namespace *os.File) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), namespace.Fd())
 }
 
-// ip runs the command ip in the namespace with the lines as its input.
+// ip runs the command ip in the namespace with the lines as input.
 func ip(namespace *os.File, lines string) error { return run(namespace, lines, "ip", "-batch", "-") }
 
 func run(namespace *os.File, input string, argv ...string) error {

@@ -30,8 +30,8 @@ func startSeparated(t *testing.T) (*RealEnsemble, int) {
 	return e, slices.Index(e.servers, leader)
 }
 
-// awaitMode waits until the server says that it serves in the mode or, if the
-// mode is "", that it does not serve. A timeout on a slow machine says neither.
+// awaitMode waits until the server says that the server serves in the mode or, for the mode
+// "", does not serve. A timeout on a slow machine says neither.
 func awaitMode(t *testing.T, s *RealServer, want string) {
 	t.Helper()
 	begin := time.Now()
@@ -51,8 +51,8 @@ func dialFrom(e *RealEnsemble, i, to int) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// commandLater connects from member i to another member. When the caller closes
-// the pipe, it sends a four letter command; the channel receives the answer.
+// commandLater connects from member i to another member. When the caller closes the pipe,
+// the connection sends a four letter command; the channel receives the answer.
 func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
 	argv := append(e.network.nsenter(i), "timeout", "60", "bash", "-c",
 		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.network.host(to))
@@ -134,7 +134,7 @@ func TestIsolatedLeaderIsReplaced(t *testing.T) {
 	require.NoError(t, e.Heal())
 	awaitMode(t, e.Member(old), "follower")
 
-	// A member's network outlives its process.
+	// A member's network outlives the process.
 	require.NoError(t, e.Isolate(old))
 	require.NoError(t, e.Member(old).Kill())
 	require.Equal(t, 124, dialFrom(e, (old+1)%3, old))

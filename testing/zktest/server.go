@@ -18,8 +18,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
-// The order of the locks: a goroutine that holds one may take only those of
-// later lines.
+// The order of the locks: a goroutine holding one may take only locks of later lines.
 //
 //  1. Server.mu, of the embedded server; proxyConn.mu, of a proxy
 //  2. listener.mu
@@ -38,10 +37,9 @@ import (
 // nothing, a Server guarantees nothing either: children are listed in arbitrary order.
 // There is no TLS, SASL, quotas or reconfiguration.
 //
-// All methods may be called concurrently, even from a rule's [Call], but not
-// from the Where of a [Match]. On a closed server, methods that change its state
-// do nothing, and return an error if they return one; methods that read it still
-// work.
+// All methods may be called concurrently, even from a rule's [Call], but not from the Where
+// of a [Match]. On a closed server, methods changing the state do nothing, and return an
+// error if they return one; methods reading the state still work.
 type Server struct {
 	faults
 	network
@@ -54,17 +52,17 @@ type Server struct {
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
 
-	// mu makes every request atomic: a request is applied, and its events and reply are
-	// queued, under mu, so that all clients see one order. No goroutine waits for a
-	// client or a fault while holding mu.
+	// mu makes every request atomic: a request is applied, and the events and the reply are
+	// queued, under mu, so that all clients see one order. No goroutine waits for a client
+	// or a fault while holding mu.
 	mu          sync.Mutex
 	running     bool
 	closed      bool
 	frozen      bool // by Pause
 	lead        *leadership
-	tree        tree               // of the newest leader, with what it has proposed
+	tree        tree               // of the newest leader, proposals included
 	sessions    map[int64]*session // also of the newest leader
-	zxid        int64              // of its last proposal
+	zxid        int64              // of the last proposal
 	conns       map[*conn]bool
 	nextSession int64
 	lastReap    time.Duration // when containers were last reaped
@@ -73,18 +71,17 @@ type Server struct {
 	change      chan struct{} // closed and replaced at every change
 
 	// Of an ensemble.
-	leaderships []*leadership // that have not ended, and the newest one
+	leaderships []*leadership // not ended, and the newest one
 	separated   map[pair]bool
-	candidate   *replica      // that will win an election
-	elected     time.Duration // when it will have won
+	candidate   *replica      // the winner of a coming election
+	elected     time.Duration // the time of the victory
 	pumping     bool          // messages between members are being delivered
-	wake        chan struct{} // something is due sooner than it was
+	wake        chan struct{} // something is due sooner than before
 	leaveBubble func()
 }
 
-// Start starts a server for a test, in less than a millisecond. The server is
-// closed when the test ends; the test fails if the server's state then violates
-// its [Server.Invariants].
+// Start starts a server for a test, in less than a millisecond. The server is closed when
+// the test ends; the test fails if the server's state then violates [Server.Invariants].
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	quiet := Logger(slog.New(slog.DiscardHandler))
@@ -100,8 +97,8 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// Run starts a server and returns when it serves. Call Close to release it. ctx
-// bounds only the start.
+// Run starts a server and returns when the server serves. Call Close to release the server.
+// ctx bounds only the start.
 func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("zktest: starting the embedded server: %w", err)
@@ -129,7 +126,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if inBubble() {
 		s.leaveBubble = bubble.Enter()
 	}
-	// As ZooKeeper does it, so that a restart does not reuse session ids.
+	// As in ZooKeeper, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
 	s.faults.done = s.done
 	s.network.init()
@@ -154,7 +151,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		s.mu.Unlock()
 	}
 	s.mu.Lock()
-	last := len(s.replicas) - 1 // wins, as with real servers that start together
+	last := len(s.replicas) - 1 // wins, as with real servers started together
 	if s.isEnsemble() {
 		s.tree["/zookeeper/config"].data = s.ensembleConfig()
 	}
@@ -166,8 +163,8 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the address for clients, host:port, of the first member. A
-// restart does not change it.
+// Addr returns the address for clients, host:port, of the first member. A restart does not
+// change the address.
 func (s *Server) Addr() string { return s.replicas[0].listener.address() }
 
 // Members returns the addresses of all members (see the option [Members]).
@@ -203,10 +200,9 @@ func (s *Server) Stop(context.Context) error {
 // Kill is the same as Stop: the server has nothing to save.
 func (s *Server) Kill() error { return s.Stop(context.Background()) }
 
-// Start restarts a stopped server on the same ports and with the same nodes and
-// sessions. Every session gets its full timeout again, as on a real server. It
-// is an error if the server is running or closed. Start does not wait, and ignores
-// ctx.
+// Start restarts a stopped server on the same ports and with the same nodes and sessions.
+// Every session gets its full timeout again, as on a real server. Starting a running or
+// closed server is an error. Start does not wait, and ignores ctx.
 func (s *Server) Start(context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.running {
@@ -229,8 +225,8 @@ func (s *Server) Start(context.Context) error {
 	return s.setAcceptMode(accepting, nil)
 }
 
-// Restart stops the server for the duration down and starts the server again. If ctx
-// ends earlier, the server is started at once and the error is that of ctx.
+// Restart stops the server for the duration down and starts the server again. If ctx ends
+// earlier, the server is started at once and the error is ctx's.
 func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -274,8 +270,8 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	return nil
 }
 
-// Close ends the server, its connections and its goroutines. A closed server
-// cannot be started again. Further calls do nothing.
+// Close ends the server, with all connections and goroutines. A closed server cannot be
+// started again. Further calls do nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -328,8 +324,9 @@ func (s *Server) now() time.Duration { return time.Since(s.started) }
 // unixMilli returns the time of day on the server's clock.
 func (s *Server) unixMilli() int64 { return s.started.Add(s.now() + s.ahead).UnixMilli() }
 
-// MoveTimeOfDay moves the time of day of all members by d, which may be negative: that is when
-// nodes are created and changed. Sessions and containers go by another clock, as in ZooKeeper.
+// MoveTimeOfDay moves the time of day of all members by d, possibly negative: the time
+// recorded when nodes are created and changed. Sessions and containers go by another clock,
+// as in ZooKeeper.
 func (s *Server) MoveTimeOfDay(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,9 +14,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// This file tests what only the embedded server can do. The conformance checks
-// test what it has in common with a real one, and the fault tests the faults that
-// a proxy can also inject.
+// This file tests what only the embedded server can do. The conformance checks test what
+// both servers have in common, and the fault tests the faults also injected by a proxy.
 
 func longContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
@@ -74,7 +73,7 @@ func TestServerLag(t *testing.T) {
 	require.Empty(t, follower.events)
 	require.Equal(t, []int{1, 2}, []int{s.State().Conns[0].Member, s.State().Conns[1].Member})
 
-	// A client that has seen a later zxid cannot connect there.
+	// A client with a later zxid cannot connect there.
 	h := newSession(longTimeout)
 	h.LastZxid = zxid
 	late := dial(t, s.Members()[1])
@@ -82,7 +81,7 @@ func TestServerLag(t *testing.T) {
 	late.waitEnd()
 	connect(t, s.Members()[2], h)
 
-	// The member catches up before it answers a sync, and sends the events first.
+	// The member catches up before answering a sync, and sends the events first.
 	got := follower.must(syncPath("/a"))
 	require.Equal(t, []event{{nodeDataChanged, "/a"}, {nodeCreated, "/b"}}, got.Events)
 	require.Equal(t, "2", string(follower.must(getData("/a", false)).Data))

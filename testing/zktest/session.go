@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// session is a client's session, which outlives connections.
+// session is a client's session, independent of connections.
 type session struct {
 	id         int64
 	timeout    time.Duration
 	expires    time.Duration // on the server's clock
 	conn       *conn         // the latest; nil while the client is not connected
-	at         *replica      // the member that the client has connected to last
+	at         *replica      // the member of the client's last connection
 	ephemerals map[string]bool
 }
 
-// password returns the password of a session, which depends only on the id.
+// password returns the password of a session, computed from the id alone.
 func (s *Server) password(id int64) (p [16]byte) {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("zktest"), uint64(id)))
 	copy(p[:], sum[:])
@@ -44,14 +44,14 @@ func (x *txn) newSession(rep *replica, timeout time.Duration) *session {
 	return ss
 }
 
-// negotiate returns the timeout granted to a client that asks for one.
+// negotiate returns the timeout granted to a client.
 func (s *Server) negotiate(milliseconds int32) time.Duration {
 	asked := time.Duration(milliseconds) * time.Millisecond
 	return min(max(asked, s.conf.minTimeout), s.conf.maxTimeout)
 }
 
-// touchFrom records that a connection's client is active. A follower tells the leader
-// when it answers the leader's next ping.
+// touchFrom records that a connection's client is active. A follower tells the leader in
+// answer to the leader's next ping.
 func (s *Server) touchFrom(c *conn) {
 	switch rep := c.replica; {
 	case c.session == nil:
@@ -81,8 +81,8 @@ func (s *Server) expireDue() {
 	}
 }
 
-// endSession deletes a session and its ephemerals, regardless of ACLs. closed says that the
-// client closed the session.
+// endSession deletes a session and the session's ephemerals, regardless of ACLs. closed
+// says that the client closed the session.
 func (x *txn) endSession(ss *session, closed bool) {
 	x.s.recordEnd(x, ss, closed)
 	x.identities = nil
@@ -103,13 +103,12 @@ func (s *Server) expire(ss *session) {
 	s.propose(x, nil, nil)
 }
 
-// ExpireSession expires the session with that id now, as if its timeout had
-// passed: its ephemerals are deleted in one transaction, and its connection is
-// closed without a message. To hide the expiry from the client, call HalfOpen
-// first.
+// ExpireSession expires the session with the id now, as if the timeout had passed: the
+// ephemerals are deleted in one transaction, and the connection is closed without a
+// message. To hide the expiry from the client, call HalfOpen first.
 func (s *Server) ExpireSession(id int64) error { return s.withSession(id, s.expire) }
 
-// ExpireAll expires all sessions now, each in its own transaction.
+// ExpireAll expires all sessions now, each in a separate transaction.
 func (s *Server) ExpireAll() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
 package zktest
 
-// This file has the history of sessions that ended.
+// This file has the history of ended sessions.
 
 import (
 	"slices"
@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// EndedSession is a session that was closed or has expired.
+// EndedSession is a closed or expired session.
 type EndedSession struct {
 	ID     int64
 	At     time.Time
-	Closed bool    // by its client
-	Nodes  []int64 // the zxids that created the ephemerals that were deleted with it, in order
+	Closed bool    // by the client
+	Nodes  []int64 // the creation zxids of the ephemerals deleted with the session, in order
 }
 
-// RemovedNode is an ephemeral that was deleted by others than its session.
+// RemovedNode is an ephemeral deleted by others than its session.
 type RemovedNode struct {
 	At   time.Time
 	Path string
-	Zxid int64 // that created it
+	Zxid int64 // of the creation
 }
 
-// SessionEnds is the history of the sessions that have ended. A test can check against
-// it that a client has given up its locks before they could be granted to others.
+// SessionEnds is the history of ended sessions: for tests that a client has given up all
+// locks before they could be granted to others.
 type SessionEnds struct {
 	server  *Server
 	ended   []EndedSession // guarded by Server.mu, as is removed
@@ -40,14 +40,14 @@ func (s *Server) TrackSessions() *SessionEnds {
 	return e
 }
 
-// History returns all sessions that have ended so far, in order.
+// History returns all sessions ended so far, in order.
 func (e *SessionEnds) History() []EndedSession {
 	e.server.mu.Lock()
 	defer e.server.mu.Unlock()
 	return slices.Clone(e.ended)
 }
 
-// Removals returns all ephemerals that others have deleted so far, in order.
+// Removals returns all ephemerals deleted so far by others, in order.
 func (e *SessionEnds) Removals() []RemovedNode {
 	e.server.mu.Lock()
 	defer e.server.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Server) recordEnd(x *txn, ss *session, closed bool) {
 	})
 }
 
-// recordRemoval records that a transaction deletes another session's ephemeral, when the
-// first member applies it. Server.mu is held.
+// recordRemoval records the deletion of another session's ephemeral by a transaction, when
+// the first member applies it. Server.mu is held.
 func (s *Server) recordRemoval(x *txn, path string, n *node) {
 	if len(s.sessionEnds) == 0 || n.kind != ephemeral || n.owner == x.session {
 		return

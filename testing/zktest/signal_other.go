@@ -2,7 +2,7 @@
 
 package zktest
 
-// This file has signals of systems that are not Unix.
+// This file has signals of systems other than Unix.
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// These are never sent: no server starts on this system.
+// Never sent: no server starts on this system.
 var (
 	sigStop = os.Kill
 	sigCont = os.Kill

@@ -33,15 +33,15 @@ type Node struct {
 type Session struct {
 	ID         int64
 	Timeout    time.Duration
-	ExpiresIn  time.Duration // until it expires if the client sends nothing, rounded up to a tick
-	Conn       int           // number of its connection, 0 if it has none
+	ExpiresIn  time.Duration // until the expiry if the client sends nothing, rounded up to a tick
+	Conn       int           // number of the connection, or 0
 	Ephemerals []string      // sorted
 }
 
 // Conn is a client's connection in a [State].
 type Conn struct {
 	Number  int // from 1 in the order they were accepted
-	Member  int // number of the member that the client is connected to, from 1
+	Member  int // number of the client's member, from 1
 	Session int64
 	Addr    string // of the client
 }
@@ -49,7 +49,7 @@ type Conn struct {
 // Watch is a watch in a [State].
 type Watch struct {
 	Path       string
-	Children   bool // a watch on the list of children; otherwise on the node and its data
+	Children   bool // a watch on the list of children; otherwise on the node and the data
 	Persistent bool
 	Conn       int
 	Session    int64
@@ -58,8 +58,8 @@ type Watch struct {
 // Children returns the sorted names of a node's children.
 func (s *State) Children(path string) []string { return s.Nodes[path].Children }
 
-// WatchesOf returns the number of watches on the node at path and its data, as
-// exists and getData set them.
+// WatchesOf returns the number of watches on the node at path and its data, as set by
+// exists and getData.
 func (s *State) WatchesOf(path string) int { return s.watches(path, false) }
 
 // ChildWatchesOf returns the number of watches on the list of children of path,
@@ -137,16 +137,16 @@ func (s *Server) notifyChange() {
 	s.change = make(chan struct{})
 }
 
-// WaitFor returns when cond returns true for the server's state. cond is called
-// at once and after changes; it may miss states that last only for an instant.
-// Otherwise the error is that of ctx, or says that the server is closed.
+// WaitFor returns when cond returns true for the server's state. cond is called at once and
+// after changes, and may miss states of an instant. Otherwise the error is ctx's, or says
+// that the server is closed.
 func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
 	return s.waitState(ctx, cond, func(st *State) string {
 		return fmt.Sprintf("a state (zxid 0x%x, %d nodes, %d sessions, %d watches)", st.Zxid, len(st.Nodes), len(st.Sessions), len(st.Watches))
 	})
 }
 
-// waitState is WaitFor, with a description of what it waits for.
+// waitState is WaitFor, with a description of the awaited state.
 func (s *Server) waitState(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
 	for {
 		s.mu.Lock()
@@ -165,9 +165,9 @@ func (s *Server) waitState(ctx context.Context, cond func(*State) bool, what fun
 	}
 }
 
-// WaitWatch returns when at least n connections watch the node at path or its
-// data: for instance, when a contender waits for that node, its predecessor, to
-// be deleted. The error is that of ctx.
+// WaitWatch returns when at least n connections watch the node at path or its data: for
+// instance, when a contender waits for the deletion of this node, the predecessor. The
+// error is ctx's.
 func (s *Server) WaitWatch(ctx context.Context, path string, n int) error {
 	return s.waitWatches(ctx, path, n, (*State).WatchesOf)
 }

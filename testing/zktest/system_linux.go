@@ -11,12 +11,11 @@ import (
 	"unsafe"
 )
 
-// reservePort finds a free port and reserves it until the reservation is closed.
-// The reservation is a socket that is bound but does not listen. The kernel then
-// assigns the port neither to a listener that asks for any free port nor to an
-// outgoing connection. (A client that keeps dialing a stopped server might
-// otherwise connect to itself.) A server that binds this port by its number
-// succeeds, because both sockets set SO_REUSEADDR.
+// reservePort finds a free port and reserves the port until the reservation is closed. The
+// reservation is a bound socket, not listening. The kernel then assigns the port neither to
+// a listener asking for any free port nor to an outgoing connection. (A client dialing a
+// stopped server again and again might otherwise connect to itself.) A server can bind the
+// port by number, because both sockets set SO_REUSEADDR.
 func reservePort() (port, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -36,16 +35,15 @@ func reservePort() (port, error) {
 	return port{loopback, addr.(*syscall.SockaddrInet4).Port, reservation}, nil
 }
 
-// stopListening makes the kernel refuse connections at once. Closing alone does that
-// only when no child process that is being started holds a copy of the descriptor.
+// stopListening makes the kernel refuse connections at once. Closing alone does so only
+// when no child process being started holds a copy of the descriptor.
 func stopListening(ln net.Listener) {
 	if raw, err := ln.(*net.TCPListener).SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
 	}
 }
 
-// ownNetwork returns the attributes of a process that starts in a new network
-// namespace.
+// ownNetwork returns the attributes for starting a process in a new network namespace.
 func ownNetwork() (*syscall.SysProcAttr, error) {
 	return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, nil
 }

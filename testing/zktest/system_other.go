@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// reservePort finds a free port. It cannot reserve it here: another process may
-// take the port before the server starts, or while the server is stopped.
+// reservePort finds a free port, without reserving the port: another process may take the
+// port before the server starts, or while the server is stopped.
 func reservePort() (port, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

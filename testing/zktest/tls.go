@@ -14,8 +14,8 @@ import (
 // [RealServer.ClientTLS] returns the configuration for clients.
 //
 // clients is the policy for client certificates: [tls.NoClientCert],
-// [tls.VerifyClientCertIfGiven] or [tls.RequireAndVerifyClientCert], which are
-// none, want and need as ZooKeeper's ssl.clientAuth.
+// [tls.VerifyClientCertIfGiven] or [tls.RequireAndVerifyClientCert], in ZooKeeper's
+// ssl.clientAuth none, want and need.
 //
 // TLS needs Netty, which is part of an Apache ZooKeeper distribution. With
 // Debian's zookeeper package, also install libnetty-java.
@@ -33,9 +33,8 @@ func TLS(clients tls.ClientAuthType) RealOption {
 	})
 }
 
-// SecureAddr returns the address for clients with TLS, 127.0.0.1:port unless the
-// server is [Separated], or "" without the option [TLS]. A restart does not change
-// it.
+// SecureAddr returns the address for clients with TLS, 127.0.0.1:port unless the server is
+// [Separated], or "" without the option [TLS]. A restart does not change the address.
 func (s *RealServer) SecureAddr() string {
 	if s.secure == nil {
 		return ""
@@ -43,14 +42,14 @@ func (s *RealServer) SecureAddr() string {
 	return s.secure.addr()
 }
 
-// ClientTLS returns the configuration of a client of SecureAddr: it trusts the
-// server and has a certificate that the server trusts. (Set Certificates to nil
-// for a client without one.) It works for all servers of an ensemble. It is nil
-// without the option [TLS].
+// ClientTLS returns the configuration of a client of SecureAddr, trusting the server, with
+// a certificate trusted by the server. (Set Certificates to nil for a client without a
+// certificate.) The configuration works for all servers of an ensemble, and is nil without
+// the option [TLS].
 func (s *RealServer) ClientTLS() *tls.Config { return s.clientTLS.Clone() }
 
 // writeCertificates writes the certificates for a server at host into dir and returns the
-// lines of zoo.cfg that name them.
+// lines of zoo.cfg naming them.
 func writeCertificates(ca *testcert.Authority, dir, host string) (lines map[string]string, err error) {
 	keyFile, trustFile, err := ca.WriteServer(dir, host)
 	return map[string]string{

@@ -23,7 +23,7 @@ func TestTLSOfRealServer(t *testing.T) {
 			mode, err := s.Command(testContext(t), "isro")
 			require.NoError(t, err)
 			require.Equal(t, "rw", mode, "over the port without TLS")
-			otherCA, err := testcert.New("zktest") // of the same name, or clients would not send its certificates
+			otherCA, err := testcert.New("zktest") // of the same name, or clients would send no certificates
 			require.NoError(t, err)
 			untrusting, err := otherCA.Client()
 			require.NoError(t, err)

@@ -27,12 +27,12 @@ func (k RecordKind) String() string { return recordNames[k] }
 // Record is an entry of the server's trace.
 type Record struct {
 	Kind    RecordKind
-	At      time.Duration // on the server's clock, since its start
+	At      time.Duration // on the server's clock, since the start
 	Conn    int
 	Session int64
 	Op      Op
 	Paths   []string
-	Zxid    int64 // of a reply, or of the change that an event reports
+	Zxid    int64 // of a reply, or of the change reported by an event
 	Code    Code  // of a reply
 	Event   EventType
 	Fault   bool // a rule hit the request, or swallowed the event
@@ -82,8 +82,8 @@ func (s *Server) record(r Record) {
 	}
 }
 
-// checkZxid checks a reply that is about to be sent: no server accepts a client that
-// has seen a zxid later than its own.
+// checkZxid checks a reply about to be sent: no server accepts a client with a zxid later
+// than the server's.
 func (s *Server) checkZxid(c *conn, r Record) {
 	if r.Zxid <= 0 {
 		return

@@ -31,13 +31,13 @@ type kind int
 
 const (
 	persistent kind = iota
-	ephemeral       // when its session ends
-	container       // when its last child was deleted
-	ttl             // when it was not changed within its TTL and has no children
+	ephemeral       // until the session ends
+	container       // until the last child is deleted
+	ttl             // until not changed within the TTL, without children
 )
 
-// node is a node of a tree. It changes in place; the slices data and acl are
-// replaced, never modified, so that copies may share them.
+// node is a node of a tree, changed in place; the slices data and acl are replaced, never
+// modified, so that copies may share them.
 type node struct {
 	data                []byte // nil for null
 	acl                 []acl
@@ -61,8 +61,8 @@ func (n *node) stat() Stat {
 	}
 }
 
-// addChild adds a child and counts it. ZooKeeper keeps the largest count it has
-// seen, so the count stops at the last number.
+// addChild adds a child and counts it. ZooKeeper keeps the largest count seen, so the count
+// stops at the last number.
 func (n *node) addChild(child string, zxid int64) {
 	if n.created < math.MaxInt32 {
 		n.created++
@@ -71,16 +71,16 @@ func (n *node) addChild(child string, zxid int64) {
 	n.pzxid = zxid
 }
 
-// nameSet is a set of names in the order in which clients see them. The order is
-// arbitrary, so that no client comes to rely on it, but always the same for the
-// same names, like that of the real server's hash tables.
+// nameSet is a set of names in the order seen by clients. The order is arbitrary, so that
+// no client comes to rely on the order, but always the same for the same names, as in the
+// real server's hash tables.
 type nameSet struct {
 	salt uint64
 	list []string // in the order of keys
 	keys []uint64
 }
 
-// newNameSet returns an empty set whose order depends on the seed and its owner.
+// newNameSet returns an empty set in an order dependent on the seed and the owner.
 func newNameSet(seed uint64, owner string) nameSet { return nameSet{salt: orderKey(seed, owner)} }
 
 // orderKey maps names to numbers, similar names to distant ones.
@@ -90,7 +90,7 @@ func orderKey(salt uint64, name string) uint64 {
 	return rand.NewPCG(salt, h.Sum64()).Uint64()
 }
 
-// find returns the index of a name, or where to insert it.
+// find returns the index of a name, or where to insert the name.
 func (s *nameSet) find(name string) (i int, key uint64, found bool) {
 	key = orderKey(s.salt, name)
 	for i, _ = slices.BinarySearch(s.keys, key); i < len(s.keys) && s.keys[i] == key; i++ {
@@ -156,7 +156,7 @@ func (t tree) remove(path string) {
 	t[parentPath].children.remove(name)
 }
 
-// clone returns a copy that later changes of t do not affect.
+// clone returns a copy, unaffected by later changes of t.
 func (t tree) clone() tree {
 	c := make(tree, len(t))
 	for path, n := range t {

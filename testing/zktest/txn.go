@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// txn is one transaction: a write request, the end of a session, or the deletion
-// of an empty container. Its methods check a request in ZooKeeper's order,
-// because clients see which error comes first.
+// txn is one transaction: a write request, the end of a session, or the deletion of an
+// empty container. The methods check a request in ZooKeeper's order, because clients see
+// which error comes first.
 type txn struct {
 	s          *Server
 	zxid       int64
-	session    int64      // owner of the ephemerals it creates
-	identities []identity // nil for the server itself, which has all permissions
+	session    int64      // owner of the ephemerals created
+	identities []identity // nil for the server itself, with all permissions
 	changes    []change
 	undo       []func()         // one for each change, in the same order
 	effects    []func(*replica) // what the members of an ensemble apply
-	ended      int64            // the session that it ends, or 0
+	ended      int64            // the session ended by the transaction, or 0
 }
 
-// begin starts a transaction. It takes a zxid even if the transaction fails.
+// begin starts a transaction. Even a failed transaction takes a zxid.
 func (s *Server) begin(session int64, identities []identity) *txn {
 	s.zxid++
 	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
@@ -36,8 +36,8 @@ func (x *txn) rollback() {
 	x.changes, x.undo, x.effects = nil, nil, nil
 }
 
-// effect adds what each member of an ensemble does to its state. The transaction
-// itself has changed the leader's.
+// effect adds a change to each member's state. The transaction itself has changed the
+// leader's.
 func (x *txn) effect(do func(*replica)) {
 	if x.s.isEnsemble() {
 		x.effects = append(x.effects, do)
@@ -48,9 +48,9 @@ func (x *txn) allowed(n *node, perms int32) bool {
 	return x.identities == nil || allowed(n.acl, perms, x.identities)
 }
 
-// newKind returns the kind of node that a create makes, and whether its name gets
-// a sequence number. In a multi the flags decide, and the operation only says
-// whether there is a TTL; otherwise the operation decides about containers.
+// newKind returns the kind of node made by a create, and whether the name gets a sequence
+// number. In a multi the flags decide, and the operation only says whether there is a TTL;
+// otherwise the operation decides about containers.
 func (x *txn) newKind(p part, inMulti bool) (k kind, sequential bool, code Code) {
 	if p.flags < 0 || p.flags > 6 {
 		return 0, false, ErrBadArguments
@@ -150,7 +150,7 @@ func (s *Server) remove(path string) {
 	}
 }
 
-// reserved are the nodes that cannot be deleted.
+// reserved are the undeletable nodes.
 var reserved = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
 
 func (x *txn) delete(path string, version int32) Code {
@@ -215,7 +215,7 @@ func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
 	return n, OK
 }
 
-// setACL is never part of a multi, so it needs no undo. It fires no watch.
+// setACL is never part of a multi, and so has no undo. It fires no watch.
 func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
@@ -245,7 +245,7 @@ func (x *txn) check(path string, version int32) Code {
 	return code
 }
 
-// find returns a node if its path is valid and the transaction has one of perms.
+// find returns a node if the path is valid and the transaction has one of perms.
 func (x *txn) find(path string, perms int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
@@ -260,7 +260,7 @@ func (x *txn) find(path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
-// record adds a change and the function that undoes it.
+// record adds a change and the function to undo the change.
 func (x *txn) record(ch change, undo func()) {
 	x.changes = append(x.changes, ch)
 	x.undo = append(x.undo, undo)
@@ -291,7 +291,7 @@ func (x *txn) multi(parts []part) ([]result, Code) {
 			return nil, code
 		}
 		for j := range results {
-			results[j] = result{op: -1} // code OK for those before the failed part
+			results[j] = result{op: -1} // code OK for the parts before the failed one
 			if j > i {
 				results[j].code = ErrRuntimeInconsistency
 			}

@@ -9,7 +9,7 @@ type watchMode int
 
 const (
 	oneShotWatch    watchMode = iota
-	persistentWatch           // not removed when it fires
+	persistentWatch           // stays after firing
 	recursiveWatch            // persistent, and fires for all descendants, too
 )
 
@@ -47,8 +47,8 @@ func (t watchTable) each(f func(path string, c *conn, mode watchMode)) {
 	}
 }
 
-// trigger returns the connections whose watches fire for an event, sorted by
-// number, and removes the watches that fire once.
+// trigger returns the connections whose watches fire for an event, sorted by number, and
+// removes the one-time watches.
 func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 	for c, mode := range t[path] {
 		if mode != recursiveWatch || event != NodeChildrenChanged {
@@ -72,7 +72,7 @@ func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 
 // change is one node created, deleted or changed by a transaction.
 type change struct {
-	event     EventType // never NodeChildrenChanged, which follows from the others
+	event     EventType // never NodeChildrenChanged, implied by the others
 	path      string
 	acl       []acl // of the node, at the moment of the change
 	parentACL []acl // nil unless the node is created or deleted
@@ -83,7 +83,7 @@ func (rep *replica) notifyWatchers(ch change) {
 	conns := rep.data.trigger(ch.event, ch.path)
 	rep.sendEvents(conns, ch.event, ch.path, ch.acl)
 	if ch.event == NodeDeleted {
-		// A connection that watches data and children gets one event.
+		// A connection watching data and children gets one event.
 		others := rep.child.trigger(NodeDeleted, ch.path)
 		others = slices.DeleteFunc(others, func(c *conn) bool { return slices.Contains(conns, c) })
 		rep.sendEvents(others, NodeDeleted, ch.path, ch.acl)
@@ -94,8 +94,8 @@ func (rep *replica) notifyWatchers(ch change) {
 	}
 }
 
-// sendEvents sends an event to those connections that may read the node: others
-// must not learn that it exists (CVE-2024-23944).
+// sendEvents sends an event to the connections with the right to read the node: others must
+// not learn of the node (CVE-2024-23944).
 func (rep *replica) sendEvents(conns []*conn, event EventType, path string, list []acl) {
 	for _, c := range conns {
 		if allowed(list, permRead, c.identities) {

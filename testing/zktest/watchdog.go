@@ -1,6 +1,6 @@
 package zktest
 
-// This file has the watchdog, which kills a server whose owner has ended.
+// This file has the watchdog: it kills a server whose owner has ended.
 
 import (
 	"fmt"
@@ -22,13 +22,13 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
 	sleep 1
 done`
 
-// watchdog is a shell process that outlives the owner just long enough to clean up.
-// The watchdog is a child of the owner, not of the server, so that the owner reaps it.
-// It runs as long as the directory exists, over restarts of the server.
+// watchdog is a shell process that outlives the owner just long enough to clean up. The
+// watchdog is a child of the owner, not of the server, so that the owner reaps it. The
+// watchdog runs as long as the directory exists, over restarts of the server.
 type watchdog struct {
 	cmd *exec.Cmd
-	// in is the write end of a pipe. Go opens it close-on-exec, so that no other
-	// child keeps it open.
+	// in is the write end of a pipe, opened close-on-exec by Go: no other child keeps the
+	// pipe open.
 	in io.WriteCloser
 }
 

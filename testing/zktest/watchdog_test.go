@@ -20,8 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ownerEnv makes the test binary start a server and then end in the way it
-// names.
+// ownerEnv makes the test binary start a server and then end in the named way.
 const ownerEnv = "ZKTEST_OWNER"
 
 func runOwner(how string) {
@@ -127,8 +126,8 @@ func isLink(name string) bool {
 	return err == nil
 }
 
-// hasEnded reports whether a process has ended. An orphan that is not reaped may
-// remain as a zombie.
+// hasEnded reports whether a process has ended. An orphan not reaped may remain as a
+// zombie.
 func hasEnded(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true

@@ -9,15 +9,15 @@ import (
 
 var (
 	mu       sync.Mutex
-	entered  int // bubbles that have not been left
-	outside  int // processors that the program uses otherwise
+	entered  int // bubbles not left yet
+	outside  int // processors used otherwise
 	detector bool
 )
 
-// Enter is called in a bubble before its goroutines use timers, and leave when they no
-// longer do. With the race detector, the program uses one processor in between: all
-// timers of a bubble share one context of the detector, and two that fire at the same
-// time on two processors corrupt it, so that the program crashes at some later time
+// Enter is called in a bubble before the bubble's goroutines use timers, and leave when
+// they no longer do. With the race detector, the program uses one processor in between: all
+// timers of a bubble share one context of the detector, and two firing at the same time on
+// two processors corrupt the context, so that the program crashes at some later time
 // (golang/go#78156).
 func Enter() (leave func()) {
 	if !detector {
@@ -44,9 +44,9 @@ func Running() bool {
 	return entered > 0
 }
 
-// Parallel is t.Parallel for a test in a bubble. With the race detector it does nothing:
-// beside bubbles that keep the one processor busy, the runtime looks at the network every
-// 10 ms only, so a test on the network would wait for seconds.
+// Parallel is t.Parallel for a test in a bubble. With the race detector Parallel does
+// nothing: beside bubbles keeping the one processor busy, the runtime looks at the network
+// every 10 ms only, so a test on the network would wait for seconds.
 func Parallel(t *testing.T) {
 	if !detector {
 		t.Parallel()

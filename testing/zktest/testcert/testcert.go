@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// Authority issues certificates, all of which trust each other.
+// Authority issues certificates, all trusting each other.
 type Authority struct {
 	key  *ecdsa.PrivateKey
 	root *x509.Certificate
 }
 
-// New returns an authority with that name.
+// New returns an authority with the name.
 func New(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,8 +58,7 @@ func (a *Authority) issue(template *x509.Certificate, uses ...x509.ExtKeyUsage) 
 	return tls.Certificate{Certificate: [][]byte{der, a.root.Raw}, PrivateKey: key}, err
 }
 
-// Client returns the configuration of a client, which trusts the servers and has a
-// certificate.
+// Client returns the configuration of a client trusting the servers, with a certificate.
 func (a *Authority) Client() (*tls.Config, error) {
 	own, err := a.issue(certificate("client"), x509.ExtKeyUsageClientAuth)
 	if err != nil {
@@ -71,7 +70,7 @@ func (a *Authority) Client() (*tls.Config, error) {
 }
 
 // WriteServer writes two files into dir, in PEM: the key and the certificate of a server at
-// these addresses, and the root that it trusts.
+// the addresses, and the root trusted by the server.
 func (a *Authority) WriteServer(dir string, addresses ...string) (ownFile, rootFile string, err error) {
 	template := certificate(addresses[0])
 	template.DNSNames = []string{"localhost"}

@@ -22,21 +22,21 @@ type command struct {
 	does         string
 	example      string // parameters
 
-	// prepare reads the parameters and returns what carries out the command.
-	// The result of that is text, or is answered as JSON.
+	// prepare reads the parameters and returns the action. The action's result is text, or
+	// is answered as JSON.
 	prepare func(*control, *arguments) action
 }
 
 type action func(context.Context) (any, error)
 
-// do is a command's prepare that has no parameters.
+// do is a command's prepare without parameters.
 func do(f func(*zktest.Server, context.Context) error) func(*control, *arguments) action {
 	return func(c *control, _ *arguments) action {
 		return func(ctx context.Context) (any, error) { return nil, f(c.server, ctx) }
 	}
 }
 
-// connections is a prepare for selected connections, of which there must be one.
+// connections is a prepare for selected connections, at least one.
 func connections(f func(*zktest.Server, zktest.Selector)) func(*control, *arguments) action {
 	return func(c *control, a *arguments) action {
 		sel := a.connected()
@@ -75,7 +75,7 @@ func allOr(all func(*zktest.Server, context.Context) error, one func(*zktest.Ser
 	}
 }
 
-// read is a prepare for a command that answers with a part of the server's state.
+// read is a prepare for a command answered with a part of the server's state.
 func read[T any](f func(*zktest.State) []T) func(*control, *arguments) action {
 	return func(c *control, _ *arguments) action {
 		return func(context.Context) (any, error) { return append([]T{}, f(c.server.State())...), nil }
@@ -227,9 +227,9 @@ func watches(st *zktest.State) (all []watchJSON) {
 type nodeJSON struct {
 	Path      string    `json:"path"`
 	Data      string    `json:"data,omitempty"`
-	Binary    []byte    `json:"data_base64,omitempty"` // instead of Data if that is not text
+	Binary    []byte    `json:"data_base64,omitempty"` // instead of Data, for anything but text
 	Version   int32     `json:"version"`
-	Ephemeral sessionID `json:"ephemeral_owner"` // "" of a node that is not ephemeral
+	Ephemeral sessionID `json:"ephemeral_owner"` // "" of any other node
 	Czxid     int64     `json:"czxid"`
 	Mzxid     int64     `json:"mzxid"`
 	Children  []string  `json:"children"`
@@ -272,7 +272,7 @@ func trace(c *control, _ *arguments) action {
 func restart(c *control, a *arguments) action {
 	down := a.duration("down", 0)
 	return func(ctx context.Context) (any, error) {
-		// The server stays down for that long even if the client does not wait.
+		// The server stays down for the whole time even if the client does not wait.
 		return nil, c.server.Restart(context.WithoutCancel(ctx), down)
 	}
 }

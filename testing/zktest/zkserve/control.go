@@ -46,7 +46,7 @@ func (c *control) httpServer(ctx context.Context) *http.Server {
 	}
 }
 
-// status is an error with its HTTP status code.
+// status is an error with an HTTP status code.
 type status struct {
 	code int
 	error
@@ -56,8 +56,8 @@ func failure(code int, format string, args ...any) error {
 	return status{code, fmt.Errorf(format, args...)}
 }
 
-// ServeHTTP carries out a command. First all of its parameters are checked, so
-// that a request with an error changes nothing.
+// ServeHTTP carries out a command. First all parameters are checked, so that a request with
+// an error changes nothing.
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result, err := c.serve(w, r)
 	c.log.Info("control", "method", r.Method, "command", r.URL.Path, "parameters", r.Form.Encode(), "error", err)
@@ -111,8 +111,8 @@ func (c *control) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	return act(r.Context())
 }
 
-// parseForm reads the parameters of a request. It refuses a body that is not a
-// form, whose parameters would otherwise be ignored.
+// parseForm reads the parameters of a request. It refuses a body other than a form, because
+// parameters there would be ignored.
 func parseForm(w http.ResponseWriter, r *http.Request) error {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
 		return failure(http.StatusUnsupportedMediaType, "the body is not a form: put the parameters into the URL, or send them as application/x-www-form-urlencoded (curl -d)")
@@ -124,12 +124,12 @@ func parseForm(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// arguments are the parameters of one request. Reading one that is wrong sets err,
-// unless an earlier one was wrong already.
+// arguments are the parameters of one request. Reading a wrong parameter sets err, unless
+// an earlier one was wrong already.
 type arguments struct {
 	control *control
 	values  url.Values
-	known   map[string]bool // those that the command has read
+	known   map[string]bool // the parameters read by the command
 	err     error
 }
 
@@ -139,8 +139,7 @@ func (a *arguments) fail(code int, format string, args ...any) {
 	}
 }
 
-// list returns the values of a parameter that may be repeated, or be a list with
-// commas.
+// list returns the values of a parameter, repeated or with commas.
 func (a *arguments) list(name string) (values []string) {
 	a.known[name] = true
 	for _, value := range a.values[name] {
@@ -160,7 +159,7 @@ func (a *arguments) require(name string) {
 	}
 }
 
-// text returns the value of a parameter that may not be repeated.
+// text returns the value of a parameter, given once.
 func (a *arguments) text(name string) string {
 	a.known[name] = true
 	if len(a.values[name]) > 1 {
@@ -178,8 +177,7 @@ func (a *arguments) path(name string) string {
 	return path
 }
 
-// duration returns a duration that is not negative, or absent if there is no such
-// parameter.
+// duration returns a duration of zero or more, or absent if there is no such parameter.
 func (a *arguments) duration(name string, absent time.Duration) time.Duration {
 	text := a.text(name)
 	if !a.has(name) {
@@ -261,11 +259,10 @@ func (a *arguments) memberExists(n int) {
 	}
 }
 
-// selectorParams describes the parameters that selector reads.
+// selectorParams describes the parameters of selector.
 const selectorParams = "[conn=NUMBER] [member=NUMBER] [session=ID]"
 
-// selector returns the selection of connections, which is of all connections if it
-// is not restricted.
+// selector returns the selection of connections: without parameters, all.
 func (a *arguments) selector() zktest.Selector {
 	sel := zktest.Selector{Conn: a.integer("conn", 0, 1, 1<<31), Member: a.member("member"), Session: a.session("session")}
 	if sel.Conn != 0 && !slices.ContainsFunc(a.control.server.State().Conns, func(c zktest.Conn) bool { return c.Number == sel.Conn }) {
@@ -274,7 +271,7 @@ func (a *arguments) selector() zktest.Selector {
 	return sel
 }
 
-// connected returns a selection that selects at least one connection.
+// connected returns a selection of at least one connection.
 func (a *arguments) connected() zktest.Selector {
 	sel := a.selector()
 	if a.err == nil && !slices.ContainsFunc(a.control.server.State().Conns, func(c zktest.Conn) bool {
@@ -285,8 +282,7 @@ func (a *arguments) connected() zktest.Selector {
 	return sel
 }
 
-// fault returns the fault that was injected with the number in the parameter
-// "fault".
+// fault returns the injected fault with the number in the parameter "fault".
 func (a *arguments) fault() *fault {
 	a.require("fault")
 	n := a.integer("fault", 0, 1, 1<<31)

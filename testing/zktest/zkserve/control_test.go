@@ -31,7 +31,7 @@ type served struct {
 	url   string
 }
 
-// serve runs the command, without a process of its own, until the test ends.
+// serve runs the command in this process, until the test ends.
 func serve(t testing.TB, flags ...string) *served {
 	conf, err := parse(append([]string{"-control", "127.0.0.1:0", "-tick", "100ms"}, flags...))
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func (s *served) get(path, params string) string {
 	return body
 }
 
-// object is an object in JSON, as other languages see it.
+// object is an object in JSON, as seen by other languages.
 type object = map[string]any
 
 // list reads JSON.
@@ -91,7 +91,7 @@ func (s *served) list(path, params string) (all []object) {
 	return all
 }
 
-// inject injects a fault and returns its number as a parameter.
+// inject injects a fault and returns the number as a parameter.
 func (s *served) inject(params string) string {
 	code, body := s.request("POST", "/inject", params)
 	require.Equal(s.t, http.StatusOK, code, body)
@@ -176,7 +176,7 @@ func answered(s *served, within time.Duration) bool {
 	return string(answer) == "imok"
 }
 
-// effects has a test for each command, which sees what the command does.
+// effects has, for each command, a test of the effect.
 var effects = map[string]func(*testing.T){
 	"/": func(t *testing.T) {
 		s := serve(t)
@@ -308,7 +308,7 @@ var effects = map[string]func(*testing.T){
 		s.post("/expire", c.id)
 		c.waitState(zk.StateExpired)
 		require.False(t, other.exists("/a"))
-		s.post("/expire", fmt.Sprintf("session=%d", other.SessionID())) // decimal, as kazoo prints it
+		s.post("/expire", fmt.Sprintf("session=%d", other.SessionID())) // decimal, as printed by kazoo
 		other.waitState(zk.StateExpired)
 		require.Equal(t, zk.StateHasSession, third.State())
 		s.post("/expire", "session=all")
@@ -500,7 +500,7 @@ func stopAndStart(t *testing.T) {
 	require.NotEmpty(t, s.leader())
 }
 
-// leader returns the member that leads.
+// leader returns the leading member.
 func (s *served) leader() (number string) {
 	for _, m := range s.list("/members", "") {
 		if m["leader"] == true {
@@ -515,7 +515,7 @@ func isolateAndHeal(t *testing.T) {
 	require.Equal(t, "member=3", s.leader())
 	c := s.connect(s.addrs[2])
 	s.post("/isolate", "member=3")
-	c.waitState(zk.StateDisconnected) // when it notices
+	c.waitState(zk.StateDisconnected) // when the member notices
 	s.eventually(func() bool { return s.leader() != "member=3" && s.leader() != "" })
 	_, err := net.Dial("tcp", s.addrs[2])
 	require.NoError(t, err, "clients reach it")
@@ -548,7 +548,7 @@ func lagAndCatchUp(t *testing.T) {
 	require.True(t, reader.exists("/a"))
 }
 
-// broken tests a command that ends connections.
+// broken tests a command for ending connections.
 func broken(path string) func(*testing.T) {
 	return func(t *testing.T) {
 		s := serve(t)
@@ -594,7 +594,7 @@ func hangAndAccept(t *testing.T) {
 	require.True(t, answered(s, 20*time.Second))
 }
 
-// emptyContainer creates the container /c, which ZooKeeper may delete.
+// emptyContainer creates the container /c, for deletion by ZooKeeper.
 func emptyContainer(c *client) {
 	_, err := c.CreateContainer("/c", nil, zk.FlagContainer, zk.WorldACL(zk.PermAll))
 	require.NoError(c.t, err)

@@ -1,6 +1,6 @@
 package main
 
-// This file has the commands that inject faults.
+// This file has the commands for injecting faults.
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type fault struct {
 	*zktest.Fault
 }
 
-// actions are the actions of package zktest by name, except Call, which runs code.
+// actions are the actions of package zktest by name, except Call, because a Call runs code.
 var actions = map[string]func(*arguments) zktest.Action{
 	"Pass":              plain(zktest.Pass),
 	"DropBeforeApply":   plain(zktest.DropBeforeApply),
@@ -89,7 +89,7 @@ func inject(c *control, a *arguments) action {
 			a.fail(http.StatusBadRequest, "%w", err)
 		}
 	} else {
-		a.known["duration"], a.known["bytes"], a.known["code"] = true, true, true // of the action that is meant
+		a.known["duration"], a.known["bytes"], a.known["code"] = true, true, true // of the intended action
 		a.fail(http.StatusBadRequest, "action=%s: the actions are %s", name, actionNames())
 	}
 	return func(context.Context) (any, error) {

@@ -1,20 +1,18 @@
-// Command zkserve runs the embedded ZooKeeper of package zktest until it is
-// interrupted, for tests in any language and for experiments. It keeps everything
-// in memory and listens on the loopback interface only. Do not use it in
-// production.
+// Command zkserve runs the embedded ZooKeeper of package zktest until it is interrupted,
+// for tests in any language and for experiments. The server keeps everything in memory and
+// listens on the loopback interface only. Do not use it in production.
 //
 //	go run ./testing/zktest/zkserve [flags]
 //
-// The first line of its output is the connect string for clients. SIGINT or
-// SIGTERM ends the command. go run does not forward SIGTERM, so build the command
-// for use in scripts. The flag -help lists the flags: addresses, members, ticks
-// and limits.
+// The first line of output is the connect string for clients. SIGINT or SIGTERM ends the
+// command. go run does not forward SIGTERM, so build the command for use in scripts. The
+// flag -help lists the flags: addresses, members, ticks and limits.
 //
 // # The control interface
 //
-// With -control 127.0.0.1:0, or with another port, an HTTP server stops and starts
-// the ZooKeeper or its members, expires sessions, breaks connections and injects
-// faults. The second line of output is its address, such as http://127.0.0.1:36223:
+// With -control 127.0.0.1:0, or with another port, an HTTP server stops and starts the
+// ZooKeeper or its members, expires sessions, breaks connections and injects faults. The
+// second line of output is the address, such as http://127.0.0.1:36223:
 //
 //	curl http://127.0.0.1:36223/                                   the list of the commands
 //	curl http://127.0.0.1:36223/sessions                           JSON
@@ -22,17 +20,15 @@
 //	curl -X POST 'http://127.0.0.1:36223/expire?session=0x1000a'
 //	curl -X POST 'http://127.0.0.1:36223/inject?op=create&prefix=/locks&action=DropAfterApply'
 //
-// Parameters are in the URL or in the body, as an HTML form sends them (curl -d).
-// GET requests read, and answer with JSON or text. POST requests act, and are answered
-// when that has happened. An error is one line of text, and nothing has changed. The
-// status is 400 for parameters that are wrong, unknown or missing, 404 for a
-// command, session, connection, member or fault that does not exist, and 409 for
-// what is not possible now, such as starting a server that runs.
+// Parameters are in the URL or in the body, as sent by an HTML form (curl -d). GET requests
+// read, and answer with JSON or text. POST requests act, and are answered after the action.
+// An error is one line of text, and nothing has changed. The status is 400 for wrong,
+// unknown or missing parameters, 404 for an unknown command, session, connection, member or
+// fault, and 409 for an impossible action, such as starting a running server.
 //
-// The faults are those of package zktest, whose documentation describes them.
-// There is no other control interface, such as lines on the standard input: every
-// language has an HTTP client, several processes can use one server, and each answer
-// belongs to a request.
+// The faults are described in the documentation of package zktest. There is no other
+// control interface, such as lines on the standard input: every language has an HTTP
+// client, several processes can use one server, and each answer belongs to a request.
 package main
 
 import (
@@ -128,8 +124,8 @@ func parse(args []string) (config, error) {
 	return conf, nil
 }
 
-// run serves until ctx ends. It prints the connect string and, if there is one, the
-// address of the control interface when both serve.
+// run serves until ctx ends. It prints the connect string and, if any, the address of the
+// control interface when both serve.
 func run(ctx context.Context, conf config, out io.Writer) (err error) {
 	s, err := zktest.Run(ctx, conf.server...)
 	if err != nil {
