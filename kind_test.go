@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -16,22 +15,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// lockKinds are the kinds of locks, and how each is acquired and released.
+// lockKinds are the kinds of locks, and how each is tried.
 var lockKinds = []struct {
 	name string
-	take func(b *locktest.Bench, p *lockpool.Pool) (release func(context.Context) error, err error)
+	try  func(b *locktest.Bench, p *lockpool.Pool) (*lockpool.Lock, error)
 }{
-	{"queue", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.TryLock(b.Ctx, "s")
-		return l.Unlock, err
+	{"queue", func(b *locktest.Bench, p *lockpool.Pool) (*lockpool.Lock, error) { return p.TryLock(b.Ctx, "s") }},
+	{"plain", func(b *locktest.Bench, p *lockpool.Pool) (*lockpool.Lock, error) {
+		return p.TryLock(b.Ctx, "s", lockpool.Plain())
 	}},
-	{"plain", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.TryLock(b.Ctx, "s", lockpool.Plain())
-		return l.Unlock, err
-	}},
-	{"semaphore", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-		return l.Unlock, err
+	{"semaphore", func(b *locktest.Bench, p *lockpool.Pool) (*lockpool.Lock, error) {
+		return p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	}},
 }
 
@@ -43,16 +37,16 @@ func TestFreeNameCanChangeItsKind(t *testing.T) {
 	b := locktest.NewOn(t, own)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for i, k := range []int{0, 1, 2, 0, 2, 1, 0} {
-		var release func(context.Context) error
+		var l *lockpool.Lock
 		b.Until(func() (ok bool) {
 			var err error
-			if release, err = lockKinds[k].take(b, pools[i%2]); err != nil {
+			if l, err = lockKinds[k].try(b, pools[i%2]); err != nil {
 				require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 				require.Equal(t, 1, k, "an empty container is an obstacle for a plain lock only: %v", err)
 			}
 			return err == nil
 		}, lockKinds[k].name)
-		require.NoError(t, release(b.Ctx))
+		b.Unlock(l)
 	}
 	p := pools[0]
 	_, err := b.Admin.Create(b.Chroot+"/keep", nil, 0, zk.WorldACL(zk.PermAll))
@@ -87,37 +81,6 @@ func TestPlainLockHasNoLocksBelowIt(t *testing.T) {
 	b.Unlock(below)
 }
 
-// Of two callers that start at the same moment with different kinds, at most one
-// is granted its lock, and the other gets an error.
-func TestLockKindsDoNotMixInARace(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
-	for round := range 60 {
-		type result struct {
-			release func(context.Context) error
-			err     error
-		}
-		results := make(chan result, 2)
-		for i, k := range [][]int{{0, 1}, {0, 2}, {1, 2}}[round%3] {
-			go func() {
-				release, err := lockKinds[k].take(b, pools[i])
-				results <- result{release, err}
-			}()
-		}
-		one, two := <-results, <-results
-		require.False(t, one.err == nil && two.err == nil, "both are held")
-		for _, r := range []result{one, two} {
-			if r.err == nil {
-				require.NoError(t, r.release(b.Ctx))
-			} else {
-				require.ErrorIs(t, r.err, lockpool.ErrKindMismatch)
-			}
-		}
-		b.Until(func() bool { return removeEmpty(b, "/s") }, "no node is left")
-	}
-}
-
 // removeEmpty removes empty nodes, as ZooKeeper would in time. It reports whether
 // all are gone.
 func removeEmpty(b *locktest.Bench, path string) bool {
@@ -146,30 +109,17 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
 		Do:    zktest.HoldApply(),
 	})
-	type result struct {
-		permits *lockpool.Lock
-		err     error
-	}
-	got := make(chan result, 1)
-	go func() {
-		permits, err := p.Semaphore("s", 1).Acquire(b.Ctx, 1)
-		got <- result{permits, err}
-	}()
+	acquiring := b.StartAcquire(p.Semaphore("s", 1), 1)
 	require.NoError(t, held.Wait(b.Ctx))
-	l, lockErr := others.TryLock(b.Ctx, "s")
+	l, err := others.TryLock(b.Ctx, "s")
 	held.Release()
-	r := <-got
-	if lockErr == nil && r.err == nil {
-		require.NoError(t, l.Verify(b.Ctx))
-		require.NoError(t, r.permits.Verify(b.Ctx))
-	}
-	if lockErr == nil {
+	<-acquiring.Done
+	require.False(t, err == nil && acquiring.Err == nil, "a lock and a semaphore are held under one name")
+	if err == nil {
 		b.Unlock(l)
+	} else {
+		b.Unlock(acquiring.Granted())
 	}
-	if r.err == nil {
-		b.Unlock(r.permits)
-	}
-	require.False(t, lockErr == nil && r.err == nil, "a lock and a semaphore are held under one name")
 }
 
 // A lock whose node was created before the permits of a semaphore is not granted after
@@ -283,7 +233,7 @@ func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
 	for range 3 {
 		for _, k := range lockKinds[:2] {
-			_, err := k.take(b, others)
+			_, err := k.try(b, others)
 			require.ErrorIs(t, err, lockpool.ErrKindMismatch, k.name)
 			require.ErrorContains(t, err, "a semaphore", k.name)
 		}
@@ -307,67 +257,62 @@ func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
 }
 
-// Two kinds start at the same moment, on a name that both have used and that has
-// some of their containers left.
-func TestLockKindsDoNotMixBesideLeftoverContainers(t *testing.T) {
+// Of two callers that start at the same moment with different kinds, at most one holds a lock,
+// and the other gets an error, whatever either kind has left of the name.
+func TestLockKindsDoNotMixInARace(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	type result struct {
-		release, verify func(context.Context) error
-		err             error
-	}
-	race := func() (lock, semaphore result) {
-		done := make(chan struct{})
+	race := func(one, two int) (got [2]*lockpool.Lock) { // nil where it is refused
+		done := make(chan error)
 		go func() {
-			defer close(done)
-			permits, err := others.Semaphore("s", 2).Acquire(b.Ctx, 1)
-			if semaphore.err = err; err == nil {
-				semaphore.release, semaphore.verify = permits.Unlock, permits.Verify
-			}
+			var err error
+			got[1], err = lockKinds[two].try(b, others)
+			done <- err
 		}()
-		l, err := p.Lock(b.Ctx, "s")
-		if lock.err = err; err == nil {
-			lock.release, lock.verify = l.Unlock, l.Verify
+		var errs [2]error
+		got[0], errs[0] = lockKinds[one].try(b, p)
+		errs[1] = <-done
+		for i, err := range errs {
+			if err != nil {
+				require.ErrorIs(t, err, lockpool.ErrKindMismatch)
+				got[i] = nil
+			}
 		}
-		<-done
-		return lock, semaphore
+		return got
 	}
-	for round := range 80 {
-		switch round % 4 {
-		case 1:
-			_ = b.Admin.Delete(b.Chroot+"/s/locks", -1)
-		case 2:
-			_ = b.Admin.Delete(b.Chroot+"/s/leases", -1)
+	for round := range 140 {
+		switch round % 7 {
+		case 0, 1, 2: // nothing is left
+			b.Until(func() bool { return removeEmpty(b, "/s") }, "no node is left")
 		case 3:
+			_ = b.Admin.Delete(b.Chroot+"/s/locks", -1)
+		case 4:
+			_ = b.Admin.Delete(b.Chroot+"/s/leases", -1)
+		case 5: // until a lock is granted without a listing
 			for range 20 {
 				b.Unlock(b.Lock(p, "s"))
 			}
 		}
-		lock, semaphore := race()
-		if lock.err == nil && semaphore.err == nil {
-			require.False(t, lock.verify(b.Ctx) == nil && semaphore.verify(b.Ctx) == nil, "both are held, in round %d", round)
-		}
-		for _, r := range []result{lock, semaphore} {
-			if r.err == nil {
-				require.NoError(t, r.release(b.Ctx))
-			} else {
-				require.ErrorIs(t, r.err, lockpool.ErrKindMismatch)
+		kinds := [][2]int{{0, 1}, {1, 2}, {0, 2}}[min(round%7, 2)]
+		got := race(kinds[0], kinds[1])
+		require.False(t, got[0] != nil && got[1] != nil, "both are held, in round %d", round)
+		for _, l := range got {
+			if l != nil {
+				b.Unlock(l)
 			}
 		}
 	}
-	held := b.Acquire(others.Semaphore("s", 2), 1)
-	for round := range 80 {
+	permits := b.Acquire(others.Semaphore("s", 2), 1)
+	for range 80 {
 		b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
-		lock, semaphore := race()
-		require.ErrorIs(t, lock.err, lockpool.ErrKindMismatch, "beside permits, in round %d", round)
-		if semaphore.err == nil {
-			require.NoError(t, semaphore.release(b.Ctx))
-		} else {
-			require.ErrorIs(t, semaphore.err, lockpool.ErrKindMismatch)
+		got := race(0, 2)
+		require.Nil(t, got[0], "beside permits")
+		if got[1] != nil {
+			b.Unlock(got[1])
 		}
 	}
-	b.Unlock(held)
+	b.Unlock(permits)
 }
 
 // The names of a semaphore's parts are names of locks at the top level.
@@ -403,16 +348,16 @@ func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
 				path, err := b.Admin.Create(b.Chroot+"/s/"+stranger, []byte("leader"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 				require.NoError(t, err)
 				for range 2 {
-					_, err = k.take(b, p)
+					_, err = k.try(b, p)
 					require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 					require.ErrorContains(t, err, locktest.Sequence(path))
 				}
 				b.Until(func() bool { return len(b.Contenders("/s")) == 1 }, "no node of the pool is left")
 				require.NoError(t, b.Admin.Delete(path, -1))
 				if k.name != "plain" {
-					release, err := k.take(b, p)
+					l, err := k.try(b, p)
 					require.NoError(t, err)
-					require.NoError(t, release(b.Ctx))
+					b.Unlock(l)
 				}
 			})
 		}
