@@ -30,14 +30,14 @@ type Config struct {
 	Prefix string
 
 	// TTL is the session timeout: after so much silence, the servers remove the keys of a
-	// session. It is a whole number of seconds from 2 to 300; the default is 15. Servers
-	// may grant a longer one.
+	// session. TTL is a whole number of seconds from 2 to 300; the default is 15. Servers
+	// may grant a longer TTL.
 	TTL time.Duration
 
 	// TLS is the configuration for connections, or nil for connections without TLS.
 	TLS *tls.Config
 
-	// Username and Password authenticate the sessions, if the servers ask for that.
+	// Username and Password authenticate the sessions, if required by the servers.
 	Username, Password string
 
 	// Dial, if not nil, opens connections.
@@ -103,7 +103,7 @@ func errTTL(d time.Duration) error {
 	return fmt.Errorf("etcd: the session timeout %v is not a whole number of seconds from %v to %v", d, minTTL, maxTTL)
 }
 
-// check checks the configuration, and completes it.
+// check checks and completes the configuration.
 func (c *Config) check() error {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
@@ -152,8 +152,8 @@ func (etcdDriver) OpenConnector(dsn string) (driver.Connector, error) {
 
 // Connector opens sessions with one configuration.
 type Connector struct {
-	cfg    func() Config // a function, so that nobody can print the password
-	prefix string        // with a slash at its end
+	cfg    func() Config // a function: no format can print the password
+	prefix string        // with a slash at the end
 }
 
 // NewConnector returns a connector. It sends nothing.

@@ -19,9 +19,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// connection is a connection to one member. Unlike connections of etcd's client, it is never
-// made again, nor to another member: otherwise two answers would prove nothing about each
-// other.
+// connection is a connection to one member. Unlike connections of etcd's client, a
+// connection is never made again, nor to another member: otherwise two answers would prove
+// nothing about each other.
 type connection struct {
 	endpoint string
 	client   *clientv3.Client
@@ -30,7 +30,7 @@ type connection struct {
 	watching pb.WatchClient
 	alive    pb.Lease_LeaseKeepAliveClient
 
-	ctx  context.Context // ends with the connection; its cause says why
+	ctx  context.Context // ends with the connection; the cause says why
 	fail context.CancelCauseFunc
 
 	watches *watches // made when the first node is watched
@@ -66,8 +66,9 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 		}
 		return link{conn, to}, nil
 	})}
-	// Replaces the client's interceptor, which sends requests again and, with an expired token,
-	// asks etcd 3.4 for a new one without end. The session sends again, on a new connection.
+	// Replaces the client's interceptor: that one sends requests again and, with an expired
+	// token, asks etcd 3.4 for a new one without end. The session sends again, on a new
+	// connection.
 	options = append(options, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, on *grpc.ClientConn, send grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		return send(ctx, method, request, reply, on, opts...)
 	}))
@@ -114,7 +115,7 @@ func (c *connection) why(err error) error {
 	return broke
 }
 
-// close ends the connection and its goroutines.
+// close ends the connection and the connection's goroutines.
 func (c *connection) close(cause error) {
 	c.fail(cause)
 	_ = c.client.Close()
@@ -135,9 +136,9 @@ func (l link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// secured are TLS credentials whose errors end the connection: gRPC would turn the errors into
-// text. A server name in the configuration is checked instead of the endpoint, which etcd's
-// client would have gRPC check.
+// secured are TLS credentials whose errors end the connection: gRPC would turn the errors
+// into text. A server name in the configuration is checked instead of the endpoint (etcd's
+// client would have gRPC check the endpoint).
 type secured struct {
 	credentials.TransportCredentials
 	server string

@@ -18,7 +18,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// conclusion is an error that follows from an answer.
+// conclusion is an error concluded from an answer.
 type conclusion struct{ error }
 
 func (c conclusion) Unwrap() error { return c.error }
@@ -26,9 +26,9 @@ func (c conclusion) Unwrap() error { return c.error }
 // errGone is ErrRemoved as a conclusion.
 var errGone = conclusion{driver.ErrRemoved}
 
-// answerOf returns what a server has answered, if it has.
+// answerOf returns a server's answer, if any.
 func answerOf(err error) (code codes.Code, text string) {
-	var etcd rpctypes.EtcdError // as which the client returns those that it knows
+	var etcd rpctypes.EtcdError // the client's form of known errors
 	if errors.As(err, &etcd) {
 		return etcd.Code(), etcd.Error()
 	}
@@ -39,7 +39,7 @@ func answerOf(err error) (code codes.Code, text string) {
 	return codes.OK, ""
 }
 
-// is reports whether the error is one of those that servers send.
+// is reports whether the error is one of the given errors of servers.
 func is(err error, which ...error) bool {
 	_, text := answerOf(err)
 	return text != "" && slices.ContainsFunc(which, func(w error) bool { return text == rpctypes.ErrorDesc(w) })
@@ -48,13 +48,13 @@ func is(err error, which ...error) bool {
 func isLeaseGone(err error) bool   { return is(err, rpctypes.ErrGRPCLeaseNotFound) }
 func isLeaseExists(err error) bool { return is(err, rpctypes.ErrGRPCLeaseExist) }
 
-// isFull reports whether the servers refuse writes because their database is full. The request
-// that has filled it was refused as well, but carried out.
+// isFull reports whether the servers refuse writes because their database is full. The
+// request that filled the database was refused as well, but carried out.
 func isFull(err error) bool { return is(err, rpctypes.ErrGRPCNoSpace) }
 
 // isConclusive reports whether the error is an answer to a request. The request has changed
-// nothing, unless isFull. After other errors, it may have been carried out, or may be yet:
-// there was no leader, or no answer, or the server was busy.
+// nothing, unless isFull. After other errors, the request may have been carried out, or may
+// be yet: there was no leader, or no answer, or the server was busy.
 func isConclusive(err error) bool {
 	if is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty) { // the connection has an old token
 		return false
@@ -69,14 +69,14 @@ func isConclusive(err error) bool {
 	return false
 }
 
-// needsNewConnection reports whether the error is one that another request on the same
-// connection gets as well.
+// needsNewConnection reports whether another request on the same connection would get the
+// same error.
 func needsNewConnection(err error) bool {
 	code, _ := answerOf(err)
 	return code == codes.Unauthenticated || is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty)
 }
 
-// describe returns the error of a call for that of an answer.
+// describe returns the error of a call for the error of an answer.
 func (c *Connector) describe(err error) error {
 	var concluded conclusion
 	switch {
@@ -90,8 +90,8 @@ func (c *Connector) describe(err error) error {
 	return fmt.Errorf("etcd: %w", err)
 }
 
-// connectError describes an error of connecting to a member. It is permanent if another
-// attempt cannot help.
+// connectError describes an error of connecting to a member. The error is permanent if
+// another attempt cannot help.
 func (c *Connector) connectError(endpoint string, err error) error {
 	var alert *net.OpError
 	switch {

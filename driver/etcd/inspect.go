@@ -80,7 +80,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	return slices.Compact(names), err
 }
 
-// queueOf returns the name of the lock that a contender's key belongs to.
+// queueOf returns the name of the lock of a contender's key.
 func (s *session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
 	rest := strings.TrimPrefix(string(kv.Key), s.prefix)
 	first, _, _ := strings.Cut(rest, "/")
@@ -101,7 +101,7 @@ func (s *session) Follow(ctx context.Context, queue string, head func([]driver.N
 	if err != nil || complete {
 		return f, err
 	}
-	// The queue is watched before it is listed again.
+	// The queue is watched before the next listing.
 	joins, err := s.Watch(ctx, queue, driver.Node{})
 	if err != nil {
 		return driver.Followed{}, err

@@ -12,36 +12,37 @@ import (
 
 // lease determines until when the session's lease certainly lives, by our own clock.
 //
-// A keep-alive proves little by itself: the member that answers passes the keep-alive to the
-// supposed leader, which prolongs the lease in its own memory without asking a majority. A
-// leader that was cut off, or stopped for a while, does the same while another leader ends
-// the lease. So a keep-alive counts only between two reads that a majority has confirmed
-// (linearizable reads, which do not write), if all three answers are of the same member and
-// of the term in which the lease was granted:
+// A keep-alive proves little by itself: the answering member passes the keep-alive to the
+// supposed leader, and the leader prolongs the lease in memory without asking a majority. A
+// leader cut off, or stopped for a while, does the same while another leader ends the
+// lease. So a keep-alive counts only between two reads confirmed by a majority
+// (linearizable reads, not writes), if all three answers are of the same member and of the
+// term of the lease's grant:
 //
 //	read       answered, term t
 //	keep-alive sent at q, answered, term t
 //	read       sent after that, answered, term t
 //
-// Then the lease lives until q + TTL by the servers' clocks. The member that answers fills the
-// header with the term of the last entry applied, and its belief about the leader is not
-// older. So the keep-alive went to a member M that led in a term of at least t. The second
-// read shows that a majority was in no term above t after the keep-alive had been answered,
-// so no leader had been elected in a later term: M led in t. M ends the lease no earlier than
-// q + TTL, even if M is stopped, loses its leadership, and goes on without noticing at once.
-// Every leader of a later term is elected after q, and begins with the whole TTL, and an
-// election timeout more, for all leases.
+// Then the lease lives until q + TTL by the servers' clocks. The answering member fills the
+// header with the term of the last entry applied, and the member's belief about the leader
+// is not older. So the keep-alive went to a member M leading in a term of at least t. The
+// second read shows that a majority was in no term above t after the keep-alive had been
+// answered, so no leader had been elected in a later term: M led in t. M ends the lease no
+// earlier than q + TTL, even if M is stopped, loses the leadership, and goes on without
+// noticing at once. Every leader of a later term is elected after q, and begins with the
+// whole TTL, and an election timeout more, for all leases.
 //
-// Leaders of terms before t do not know the lease: its entry is of term t, and a member that
-// has received an entry of term t leads in no earlier term. That is why a lease lives in one
-// term only. A member that led before, and was stopped for longer than the TTL, may end all
-// leases that the member knows, because the member has missed their keep-alives (etcd issue
-// 15247; 3.7.3 and 3.4.23 do so). After an election each session is granted another lease and
-// moves its keys to the new lease. The end of the first lease stays as last proved.
+// Leaders of terms before t do not know the lease: the lease's entry is of term t, and a
+// member with an entry of term t leads in no earlier term. So a lease lives in one term
+// only. A former leader, stopped for longer than the TTL, may end all leases known there,
+// because the member has missed their keep-alives (etcd issue 15247; 3.7.3 and 3.4.23 do
+// so). After an election each session is granted another lease and moves its keys to the
+// new lease. The end of the first lease stays as last proved.
 //
-// The grant is of term t if its own answer, and the answer to an earlier read, have that term:
-// the entry of the grant follows everything applied at the read, and was applied itself. No
-// member counts a lease from before the grant was sent, so a grant needs no further proof.
+// The grant is of term t if both the answer to the grant, and the answer to an earlier
+// read, have term t: the entry of the grant follows everything applied at the read, and was
+// applied itself. No member counts a lease from before the grant was sent, so a grant needs
+// no further proof.
 //
 // (Positions in etcd 3.7: leases are renewed in etcdserver/v3_server.go LeaseRenew and
 // lease/lessor.go Renew; a new leader promotes them in etcdserver/server.go applyEntryNormal
@@ -54,15 +55,15 @@ import (
 //   - the TTL is at most 300 s: longer leases may be checkpointed, and then a new leader
 //     continues with the rest of the TTL;
 //   - the endpoint is a member of the cluster. The answers of etcd's gRPC proxy to
-//     keep-alives come from a loop of its own;
+//     keep-alives come from the proxy's own loop;
 //   - members are changed one by one, and no backup is restored under a live session;
-//   - a member that has caught up by a snapshot applies an entry within the TTL. Until then the
-//     member's headers have the term of an earlier entry. A lease of that term would count,
-//     although a stopped leader of the term may end the lease.
+//   - a member caught up by a snapshot applies an entry within the TTL. Until then the
+//     member's headers have the term of an earlier entry. A lease of the earlier term would
+//     count, although a stopped leader of the term may end the lease.
 type lease struct {
 	mu      sync.Mutex
 	id      clientv3.LeaseID   // of keys created now
-	others  []clientv3.LeaseID // earlier leases of keys that are being moved
+	others  []clientv3.LeaseID // earlier leases of keys being moved
 	term    uint64             // of the grant, or 0 if the term is unknown
 	ttl     time.Duration
 	ends    time.Duration // 0 before the grant
@@ -82,7 +83,7 @@ func (a *seen) sameTerm(b *seen) bool {
 	return a != nil && b != nil && a.on == b.on && a.member == b.member && a.term == b.term
 }
 
-// granted begins a lease to which all keys belong. sent is when the request was sent.
+// granted begins a lease for all keys. sent is when the request was sent.
 func (l *lease) granted(term uint64, sent, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,14 +117,14 @@ func (l *lease) current() clientv3.LeaseID {
 	return l.id
 }
 
-// all returns all leases that keys may have.
+// all returns all possible leases of keys.
 func (l *lease) all() []clientv3.LeaseID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]clientv3.LeaseID{l.id}, l.others...)
 }
 
-// until has the lease end when its TTL has passed since at.
+// until has the lease end when the TTL has passed since at.
 func (l *lease) until(at time.Duration) {
 	l.ends = max(l.ends, at+l.ttl-l.ttl/20)
 	select {
@@ -142,8 +143,8 @@ func (l *lease) readAnswered(a seen) {
 	l.read, l.kept = &a, nil
 }
 
-// keepAliveAnswered is called for the answer to a keep-alive that was sent after the answer to
-// the last read. The next read is sent after the call.
+// keepAliveAnswered is called for the answer to a keep-alive sent after the answer to the
+// last read. The next read is sent after the call.
 func (l *lease) keepAliveAnswered(a seen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A model of what the lease's rule relies on: three members, of which each knows a term, whom
-// it believes to lead, and what it has applied, and has a lessor of its own. A step happens
-// to one of them at a time, in random order: elections, messages, cuts and stops. The client
-// proves its lease meanwhile, and moves to another one after elections. No member that
-// believes to lead may revoke its lease before the end that the client knows, even if it
-// hears nothing from now on: when it reaches the others again, they carry that out.
+// A model of the basis of the lease's rule: three members, each with a term, a supposed
+// leader, applied entries, and a lessor. A step happens to one of them at a time, in random
+// order: elections, messages, cuts and stops. The client proves the lease meanwhile, and
+// moves to another lease after elections. No member that believes to lead may revoke the
+// lease before the end known to the client, even without hearing anything from now on: when
+// the member reaches the others again, they carry the revocation out.
 
 const (
 	modelTTL      = 20 // units of time
@@ -25,10 +25,10 @@ const (
 
 type modelMember struct {
 	term, log, applied int
-	leader             int // -1 if it knows of none
+	leader             int // or -1
 	leads, committed   bool
-	primary            bool // its lessor ends leases
-	expiry             int  // of the client's lease, if it knows that
+	primary            bool // the lessor ends leases
+	expiry             int  // of the client's lease, if known
 	next               int  // of the lease that the client moves to
 	stopped            bool
 }
@@ -36,8 +36,8 @@ type modelMember struct {
 type model struct {
 	*rand.Rand
 	now     int
-	granted int // the term of the client's lease, which members know that have applied it
-	moving  int // that of the lease that it moves to
+	granted int // the term of the client's lease, known to members with the entry applied
+	moving  int // the term of the next lease
 	members [3]*modelMember
 	cut     [3][3]bool
 }
@@ -56,11 +56,12 @@ func (m *model) reaches(a, b int) bool {
 	return a == b || !m.cut[a][b] && !m.members[a].stopped && !m.members[b].stopped
 }
 
-func (a *modelMember) follow(term, leader int) { // it forgets its leadership, if it had one
+func (a *modelMember) follow(term, leader int) { // ends the member's leadership, if any
 	a.term, a.leader, a.leads, a.committed, a.primary = term, leader, false, false, false
 }
 
-// majority reports whether a majority is in no later term than the leader, and hears it.
+// majority reports whether a majority is in no later term than the leader, and hears the
+// leader.
 func (m *model) majority(leader int) bool {
 	n := 0
 	for j, b := range m.members {
@@ -95,13 +96,13 @@ func (m *model) heartbeat(i, j int) {
 		if b.term < a.term || b.leader != i {
 			b.follow(a.term, i)
 		}
-		if a.committed && m.Float64() < 0.5 { // or else it lags
+		if a.committed && m.Float64() < 0.5 { // or else the member lags
 			b.log, b.applied = a.term, a.term
 		}
 	}
 }
 
-// commit commits an entry of the leader's term. The first one promotes its lessor.
+// commit commits an entry of the leader's term. The first one promotes the leader's lessor.
 func (m *model) commit(i int) {
 	a := m.members[i]
 	if !a.leads || !m.majority(i) {
@@ -126,13 +127,13 @@ func (a *modelMember) promote(now int) {
 	a.primary, a.expiry, a.next = true, now+modelTTL+modelElection, now+modelTTL+modelElection
 }
 
-// step is something that happens to the cluster.
+// step is one random event of the cluster.
 func (m *model) step() {
 	m.now += m.IntN(2)
 	i, j := m.IntN(3), m.IntN(3)
 	a := m.members[i]
 	switch p := m.Float64(); {
-	case p < 0.01: // the member is cut off, or nobody is any longer
+	case p < 0.01: // the member is cut off, or all are healed
 		isolated := m.Float64() < 0.5
 		for other := range m.members {
 			for third := range m.members {
@@ -154,7 +155,7 @@ func (m *model) step() {
 			a.follow(a.term, -1)
 		}
 	case p < 0.19:
-		if a.leads && !a.committed { // by an empty entry of an earlier leader, which it applies only now
+		if a.leads && !a.committed { // by an empty entry of an earlier leader, applied only now
 			a.promote(m.now)
 		}
 	case p < 0.45:
@@ -164,8 +165,8 @@ func (m *model) step() {
 	}
 }
 
-// canBeEarly reports whether a member that knows the lease will end it before an end if it
-// hears of no further keep-alive.
+// canBeEarly reports whether a member knowing the lease will end the lease before end
+// without a further keep-alive.
 func (m *model) canBeEarly(end time.Duration) bool {
 	for _, a := range m.members {
 		if a.primary && a.applied >= m.granted && time.Duration(a.expiry)*unit < end {
@@ -175,7 +176,7 @@ func (m *model) canBeEarly(end time.Duration) bool {
 	return false
 }
 
-// modelCall is a request of the client that is under way.
+// modelCall is a request of the client under way.
 type modelCall struct {
 	kind         callKind
 	sent, phase  int
@@ -190,17 +191,17 @@ const (
 	reads callKind = iota
 	keepsAlive
 	grants // a lease
-	moves  // the keys to it
+	moves  // the keys to the next lease
 )
 
-// advance lets the call take a step at the member that the client is connected to.
+// advance lets the call take a step at the client's member.
 func (m *model) advance(c *modelCall, f int) (answered bool) {
 	at := m.members[f]
 	if c.phase != 1 && at.stopped {
 		return false
 	}
 	switch c.phase {
-	case 0: // it arrives
+	case 0: // the request arrives
 		c.header, c.target = at.applied, at.leader
 		if c.target < 0 {
 			c.failed = true
@@ -252,8 +253,8 @@ const unit = time.Second
 
 var plays = flag.Int("plays", 20_000, "how many plays TestLeaseIsNotRevokedBeforeItsEnd tries")
 
-// play plays a client beside the cluster, and reports whether the lease could be revoked before
-// the end that the client knew.
+// play plays a client beside the cluster, and reports whether the lease could be revoked
+// before the end known to the client.
 func play(seed uint64, r rule) (early bool) {
 	m := newModel(rand.New(rand.NewPCG(seed, 1)))
 	f, conn := m.IntN(3), &connection{}
@@ -275,7 +276,7 @@ func play(seed uint64, r rule) (early bool) {
 			call = &modelCall{sent: m.now}
 		case !m.advance(call, f):
 		case call.failed:
-			call = &modelCall{sent: m.now, kind: callKind(m.IntN(2))} // the rule must not depend on it
+			call = &modelCall{sent: m.now, kind: callKind(m.IntN(2))} // the rule must not depend on the kind
 		default:
 			call = m.answered(call, seen{conn, uint64(f), uint64(call.header), time.Duration(call.sent) * unit}, r)
 		}
@@ -310,7 +311,7 @@ func (m *model) answered(c *modelCall, a seen, r rule) *modelCall {
 	return next
 }
 
-// newRule is the driver's rule, without the twentieth of the TTL that is left for clocks.
+// newRule is the driver's rule, without the twentieth of the TTL left for clocks.
 func newRule() rule {
 	l := &lease{changed: make(chan struct{}, 1)}
 	l.granted(1, 0, modelTTL*unit)
@@ -338,7 +339,7 @@ func TestLeaseIsNotRevokedBeforeItsEnd(t *testing.T) {
 type mutant struct {
 	ends    time.Duration
 	term    uint64 // of the lease
-	stays   bool   // it never moves to another one
+	stays   bool   // never moves to another one
 	read    *seen
 	kept    *seen
 	onRead  func(*mutant, seen)

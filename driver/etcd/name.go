@@ -19,10 +19,11 @@ import (
 )
 
 // The key of a contender of the queue a is PREFIX/a/NAME, where NAME is the session's lease
-// in hexadecimal (all that a Mutex of package concurrency has), a GUID, and for readers and
-// permits what they ask for. Its node is named NAME@REVISION, or NAME@REVISION-r after a
-// downgrade. The lock without a queue has the key PREFIX/a/plain. Since the last part of a
-// key is never one of a lock's name, a name may have parts that look like these.
+// in hexadecimal (and nothing else for a Mutex of package concurrency), a GUID, and for
+// readers and permits what they ask for. The node is named NAME@REVISION, or
+// NAME@REVISION-r after a downgrade. The lock without a queue has the key PREFIX/a/plain.
+// Since the last part of a key is never a part of a lock's name, a name may have parts like
+// these.
 const (
 	plainName = "plain"
 	sessions  = ".sessions" // a key for each session
@@ -44,9 +45,8 @@ func (*Connector) CheckPermits(string, int) error { return nil }
 
 var contenderName = regexp.MustCompile(`^[0-9a-f]{1,16}(?:-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-s|-r|-p([0-9]{1,10})-l([0-9]{1,10}))?)?$`)
 
-// isKey reports whether a part of a name can be the last one of a contender's key. What is
-// hexadecimal throughout is the key of a Mutex only if it is as long as a lease's number
-// usually is.
+// isKey reports whether a part of a name can be the last one of a contender's key. A
+// hexadecimal part is the key of a Mutex only if as long as a lease's number usually is.
 func isKey(part string) bool { return len(part) >= 12 && contenderName.MatchString(part) }
 
 // IsContender implements driver.Connector.
@@ -70,10 +70,10 @@ func (s *session) keyName(queue string, r driver.Request) string {
 	return s.idText() + "-" + uuid.NewString() + ending
 }
 
-// usedKeys are the last parts of the keys of contenders that have left, if each request to
-// delete them was answered, so that none is on its way. They are used again: a server keeps a
-// key that was deleted until it compacts its history, and passes over all of them when it
-// lists a queue.
+// usedKeys are the last parts of the keys of former contenders, if each request to delete
+// them was answered, so that none is on the way. They are used again: a server keeps a
+// deleted key until the history is compacted, and passes over all deleted keys in listing a
+// queue.
 type usedKeys struct {
 	mu  sync.Mutex
 	all map[usedKey][]string
@@ -83,7 +83,7 @@ type usedKeys struct {
 // usedKey is where a key can be used again.
 type usedKey struct{ queue, ending string }
 
-// mostUsedKeys bounds the keys that are remembered, for users with a lock for each order and
+// mostUsedKeys bounds the remembered keys, for users with a lock for each order and
 // millions of orders.
 const mostUsedKeys = 1 << 12
 
@@ -121,9 +121,9 @@ func (s *session) key(queue string, node driver.Node) string {
 	return s.prefix + queue + "/" + keyOf(node)
 }
 
-// keyOf returns the last part of a node's key. That of a plain lock is always the same, and
-// that of a node which was downgraded is the one that it had before. Other keys are used
-// again as well, so the name of a node ends with the revision of its creation.
+// keyOf returns the last part of a node's key. A plain lock's is always the same, and a
+// downgraded node's the same as before. Other keys are used again as well, so the name of a
+// node ends with the revision of its creation.
 func keyOf(node driver.Node) string {
 	if node.Kind == driver.Plain {
 		return plainName
@@ -132,7 +132,7 @@ func keyOf(node driver.Node) string {
 	return name
 }
 
-// createdAt returns the revision at which a node was created.
+// createdAt returns the revision of a node's creation.
 func createdAt(node driver.Node) int64 {
 	if node.Kind != driver.Plain {
 		return node.Seq
@@ -146,14 +146,14 @@ func plainNode(created int64) driver.Node {
 	return driver.Node{Kind: driver.Plain, Name: plainName + "-" + rev, Private: rev}
 }
 
-// downgraded returns the node that has taken the place of another one.
+// downgraded returns the node in place of a downgraded one.
 func downgraded(node driver.Node) driver.Node {
 	return driver.Node{Kind: driver.Shared, Name: node.Name + "-r", Private: node.Name, Seq: node.Seq}
 }
 
-// nodeOf returns the contender whose key has that last part. A foreign one whose name is a
-// lease is an exclusive contender. (Whether another key goes with a lease is not known:
-// since etcd 3.7, listings of keys alone do not tell.)
+// nodeOf returns the contender whose key has the last part name. A foreign one whose name
+// is a lease is an exclusive contender. (Whether another key goes with a lease is not
+// known: since etcd 3.7, listings of keys alone do not tell.)
 func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	if name == plainName {
 		return plainNode(kv.CreateRevision), true
@@ -175,8 +175,7 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	return node, true
 }
 
-// lockOf returns the name of the lock whose contenders are in the queue, and whether that
-// is a queue of a semaphore.
+// lockOf returns the name of the lock of a queue, and whether the queue is a semaphore's.
 func lockOf(queue string) (name string, semaphore bool) {
 	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
 		return queue[:i], true
@@ -184,9 +183,9 @@ func lockOf(queue string) (name string, semaphore bool) {
 	return queue, false
 }
 
-// contents are the keys of a lock, of whatever kind.
+// contents are the keys of a lock of any kind.
 type contents struct {
-	queues map[string][]entry // by the part below the lock's name, which is "" for the lock's own queue
+	queues map[string][]entry // by the part below the lock's name: "" for the lock's own queue
 	limit  *mvccpb.KeyValue
 	others []string
 }
@@ -196,8 +195,8 @@ type entry struct {
 	kv   *mvccpb.KeyValue
 }
 
-// parse sorts the keys below a lock's name. Those of other locks, whose names begin with
-// that of this one, are left out.
+// parse sorts the keys below a lock's name. Keys of other locks, with longer names, are
+// left out.
 func (s *session) parse(name string, kvs []*mvccpb.KeyValue) contents {
 	c := contents{queues: map[string][]entry{}}
 	for _, kv := range kvs {
@@ -243,7 +242,7 @@ func nodesOf(entries []entry) []driver.Node {
 	return nodes
 }
 
-// parts returns which queues and what else of a semaphore there is.
+// parts returns the existing queues, and other parts, of a semaphore.
 func (c contents) parts() (parts []string) {
 	for _, part := range []string{driver.Leases, driver.Guards} {
 		if len(c.queues[part]) > 0 {
@@ -256,8 +255,8 @@ func (c contents) parts() (parts []string) {
 	return append(parts, c.others...)
 }
 
-// checkKind returns an error if another kind of lock than that of a contender for queue is
-// in use. plain says that the contender is that of a plain lock.
+// checkKind returns an error if another kind of lock than a contender's for queue is in
+// use. plain says that the contender is a plain lock's.
 func (c contents) checkKind(queue string, plain bool) error {
 	_, semaphore := lockOf(queue)
 	plainly, queued := 0, 0

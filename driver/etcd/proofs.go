@@ -1,6 +1,6 @@
 package etcd
 
-// This file has the requests that prove the lease.
+// This file has the requests for the proofs of the lease.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// proving is what the proofs of the lease share with calls that wait for a proof.
+// proving is the state shared by the proofs of the lease and the calls waiting for a proof.
 type proving struct {
 	wanted chan struct{} // filled when a round should begin at once
 
@@ -21,7 +21,7 @@ type proving struct {
 	began    int           // rounds
 	skew     time.Duration // of the clocks when the last round began
 	stopped  time.Duration // how long the machine had been suspended by then
-	survived time.Duration // likewise, of the last round that has succeeded
+	survived time.Duration // likewise, of the last successful round
 	trusted  chan struct{} // closed when the clock is out of doubt; nil without a doubt
 	needed   int           // the first round whose success ends the doubt
 }
@@ -30,8 +30,8 @@ type proving struct {
 // our clock is in doubt: the clock may have stood still.
 const maxSkew = 200 * time.Millisecond
 
-// inDoubt returns nil if the clock is not in doubt, and otherwise a channel that is closed
-// when a proof has ended the doubt.
+// inDoubt returns nil if the clock is not in doubt, and otherwise a channel, closed when a
+// proof has ended the doubt.
 func (s *session) inDoubt() <-chan struct{} {
 	s.clock.Now()
 	p, skew := &s.proving, s.clock.Skew()
@@ -117,7 +117,7 @@ func (s *session) prove(conn *connection) error {
 	}
 }
 
-// proveBy sends a read of the session's key that a majority must confirm.
+// proveBy sends a read of the session's key, to be confirmed by a majority.
 func (s *session) proveBy(ctx context.Context, conn *connection, within time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, errSilent)
 	defer cancel()

@@ -15,14 +15,14 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// listing is the operation that lists all keys below the name of a queue's lock.
+// listing is the operation to list all keys below the name of a queue's lock.
 func (s *session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
 	name, _ := lockOf(queue)
 	return clientv3.OpGet(s.prefix+name+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
 }
 
 // read returns the contents below the name of a queue's lock: the keys, and the values of
-// contenders that were changed.
+// changed contenders.
 func (s *session) read(ctx context.Context, queue string) (c contents, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithKeysOnly()))
@@ -98,11 +98,11 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	return joined, nil
 }
 
-// behind returns the result of Join for a node that was created behind a known node of the
-// session, with only nodes of the session in between. The transaction that created the node
-// has read got: the contenders that are not older than the known node, and keys of other kinds
-// of locks. The known node is among the contenders and so existed all the time. The answer
-// therefore has every later contender that still exists.
+// behind returns the result of Join for a node created behind a known node of the session,
+// with only nodes of the session in between. The creating transaction has read got: the
+// contenders not older than the known node, and keys of other kinds of locks. The known
+// node is among the contenders and so existed all the time. The answer therefore has every
+// later contender still there.
 func (s *session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
 	for _, other := range got[1:] {
 		if len(other.kvs) > 0 {
@@ -111,7 +111,7 @@ func (s *session) behind(queue, name string, known driver.Node, got []*answer) (
 	}
 	entries := s.parse(queue, got[0].kvs).queue(queue)
 	for _, e := range entries {
-		if !s.isOwn(e.node) || e.kv.Version > 1 { // it may have been downgraded
+		if !s.isOwn(e.node) || e.kv.Version > 1 { // perhaps downgraded
 			return driver.Joined{}, false
 		}
 	}
@@ -123,12 +123,12 @@ func (s *session) behind(queue, name string, known driver.Node, got []*answer) (
 	return driver.Joined{Node: nodes[last], Behind: nodes[:last:last]}, true
 }
 
-// isOwn reports whether a node is a contender that the session has created.
+// isOwn reports whether a node is a contender of the session.
 func (s *session) isOwn(node driver.Node) bool {
 	return strings.HasPrefix(node.Name, s.idText()+"-")
 }
 
-// joined returns the result of Join for a node that was created.
+// joined returns the result of Join for a created node.
 func (s *session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
 	var c contents
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
@@ -196,7 +196,7 @@ func only(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// isNode reports whether a key is that of the node.
+// isNode reports whether a key is the node's.
 func isNode(kv *mvccpb.KeyValue, node driver.Node) bool {
 	if kv == nil || kv.CreateRevision != createdAt(node) {
 		return false
@@ -321,7 +321,7 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 		if err != nil || got.Succeeded {
 			return err
 		}
-		if sent > 1 && !isNode(only(answers(got, 0)[0].kvs), node.Node) { // it was carried out before
+		if sent > 1 && !isNode(only(answers(got, 0)[0].kvs), node.Node) { // carried out before
 			return nil
 		}
 		return errGone
@@ -334,7 +334,7 @@ func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 }
 
 // update changes the value of a node. The change may be repeated, so to returns nil for a
-// value that has changed already.
+// value already changed.
 func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
 	key := s.key(queue, node)
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
@@ -360,8 +360,8 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 	})
 }
 
-// Downgrade implements driver.Downgrader. The key keeps its place in the queue; the value says
-// that the node is shared.
+// Downgrade implements driver.Downgrader. The key keeps the place in the queue; the value
+// says that the node is shared.
 func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if data == nil {
 		data = []byte{}
@@ -384,7 +384,7 @@ func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ 
 		switch v := decodeValue(kv); {
 		case v.mark&markRevoked != 0:
 			return nil
-		case v.mark == 0: // of another program, which does not look for requests
+		case v.mark == 0: // of another program, not looking for requests
 			return kv.Value
 		}
 		return marked(kv.Value, markRevoked, nil)
@@ -455,8 +455,8 @@ func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node
 	return plainNode(found.CreateRevision), true, nil
 }
 
-// removePlain removes the key of a plain lock if the key was created at that revision, in the
-// background if the context ends.
+// removePlain removes the key of a plain lock if the key was created at revision created,
+// in the background if the context ends.
 func (s *session) removePlain(ctx context.Context, key string, created int64) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error { return s.deletePlain(ctx, conn, key, created) })
 }

@@ -23,7 +23,7 @@ import (
 func (s *session) recordsOf(name string) string     { return s.prefix + driver.Records + "/" + name + "/" }
 func (s *session) recordKey(r driver.Record) string { return s.recordsOf(r.Name) + r.Key }
 
-// record decodes a record. The time is by the clock of the client that created the record.
+// record decodes a record. The time is by the creating client's clock.
 func (s *session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	r := driver.Record{Name: name, Key: strings.TrimPrefix(string(kv.Key), s.recordsOf(name)), Created: kv.CreateRevision}
 	if len(kv.Value) >= 8 {
@@ -32,18 +32,18 @@ func (s *session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	return r
 }
 
-// recordLease is the lease of the records that the session creates for a while. Servers remove
-// the records when the lease ends, so no client looks for old records or compares clocks. (An
-// election prolongs all leases, and so keeps records longer.)
+// recordLease is the lease of the session's records for a while. Servers remove the records
+// when the lease ends, so no client looks for old records or compares clocks. (An election
+// prolongs all leases, and so keeps records longer.)
 type recordLease struct {
 	id    clientv3.LeaseID
 	until time.Duration // by session.clock
 	left  int           // how many more records the lease may have: servers remove all at once
 }
 
-// leaseFor returns a lease for a record to be kept for the time keep. Records of a quarter of
-// that time share a lease. The lease ends with the last record, and lasts longer by the time
-// for which a session can wait for an answer.
+// leaseFor returns a lease for a record to be kept for the time keep. Records of a quarter
+// of this time share a lease. The lease ends with the last record, and lasts longer by a
+// session's longest wait for an answer.
 func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
 	const mostRecords = 1000
 	s.mu.Lock()
@@ -76,7 +76,7 @@ func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 	return l.id, nil
 }
 
-// longestLease is the longest in seconds that servers grant.
+// longestLease is the longest lease granted by servers, in seconds.
 const longestLease = 9_000_000_000
 
 // Finish implements driver.Recorder.

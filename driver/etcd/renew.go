@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// generations are the bits in which the leases of one session differ.
+// generations are the bits by which the leases of one session differ.
 const generations = 1<<16 - 1
 
 // sessionOf returns the session of a lease.

@@ -1,6 +1,6 @@
 package etcd
 
-// This file has requests that are sent until a server answers, and changes that are made once.
+// This file has requests sent until a server answers, and changes made once.
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func (s *session) try(ctx context.Context, f func(ctx context.Context, conn *con
 	}
 }
 
-// answered returns the error of a call that a server has answered with err.
+// answered returns the error of a call, given a server's answer err.
 func (s *session) answered(err error) error {
 	if isLeaseGone(err) {
 		s.lose(errRevoked)
@@ -64,9 +64,9 @@ func (s *session) answered(err error) error {
 	return s.describe(err)
 }
 
-// fence is the version of the session's key. Every request that creates something requires
-// the version. A request without an answer may be carried out much later, when the call has
-// ended; a write of the session's key that was answered prevents that.
+// fence is the version of the session's key. Every creating request requires the version. A
+// request without an answer may be carried out much later, when the call has ended; an
+// answered write of the session's key prevents this.
 type fence struct {
 	mu      sync.Mutex
 	version int64
@@ -84,10 +84,10 @@ func (f *fence) raise(version int64) {
 	f.version = max(f.version, version)
 }
 
-// change is a transaction that servers carry out at most once.
+// change is a transaction, carried out at most once.
 type change struct {
 	session *session
-	creates string // a key of the session, which must not exist; its creation is the first operation
+	creates string // a key of the session, not existing yet; the creation is the first operation
 	value   []byte
 	on      []clientv3.Cmp
 	ops     []clientv3.Op
@@ -144,7 +144,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 		}
 		for {
 			version, ops := s.fence.now(), c.ops
-			if c.creates != "" { // with the lease of that version, or of a later one
+			if c.creates != "" { // with the lease of this version, or of a later one
 				ops = append([]clientv3.Op{clientv3.OpPut(c.creates, string(c.value), clientv3.WithLease(s.lease.current()))}, ops...)
 			}
 			answer, err := conn.kv.Txn(ctx).If(append([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", version)}, on...)...).
@@ -172,8 +172,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 	return done, got, unknown && err != nil, err
 }
 
-// raiseFence prevents servers from carrying out any request that was sent before, and then
-// does ops.
+// raiseFence prevents servers from carrying out any request sent before, and then does ops.
 func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]*answer, error) {
 	key := s.sessionKey()
 	got, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).
@@ -190,7 +189,7 @@ func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 }
 
 // afterFence raises the fence and then does op. A full database refuses to raise the fence,
-// but then refuses every request that was sent before as well.
+// but then refuses every request sent before as well.
 func (s *session) afterFence(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
 	got, err := s.raiseFence(ctx, conn, op)
 	if isFull(err) {
@@ -205,7 +204,7 @@ func (s *session) afterFence(ctx context.Context, conn *connection, op clientv3.
 	return got[0], nil
 }
 
-// undo sends a request that removes a node until a server answers or the session is over. The
+// undo sends a request to remove a node until a server answers or the session is over. The
 // caller waits until then, or until ctx ends.
 func (s *session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
 	done := make(chan struct{})

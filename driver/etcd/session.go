@@ -31,21 +31,21 @@ var _ interface {
 	driver.Refuser
 } = (*session)(nil)
 
-// session is a lease, which the session's nodes end with, and a connection to one member at
-// a time. After an election the session has another lease, and the two IDs differ only in
-// the last bits.
+// session is a lease, which ends the session's nodes with it, and a connection to one
+// member at a time. After an election the session has another lease, and the two IDs differ
+// only in the last bits.
 type session struct {
 	*Connector
 	id    clientv3.LeaseID // the first one
 	clock clock.Clock
 	lease lease
 
-	alive context.Context // ends when the session is over; its cause says why
+	alive context.Context // ends when the session is over; the cause says why
 	end   context.CancelCauseFunc
 
 	closed  chan struct{} // closed when no goroutine of the session is left, except in calls of Close
-	revoked chan bool     // whether the leases have been revoked; empty while a call of Close does that
-	last    *connection   // open at the end of a session that was closed, or nil
+	revoked chan bool     // whether the leases have been revoked; empty while a call of Close revokes them
+	last    *connection   // open at the end of a closed session, or nil
 
 	mu      sync.Mutex
 	current *connection   // nil while there is none
@@ -97,7 +97,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	s.tasks.Add(2)
 	go s.run(conn)  // ends with the session
 	go s.awaitEnd() // ends with the session
-	go func() {     // ends with the session and its tasks
+	go func() {     // ends with the session and the tasks
 		<-s.alive.Done()
 		s.mu.Lock()
 		s.ending = true
@@ -121,7 +121,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 					return conn, nil
 				}
 				err = s.connectError(cfg.Endpoints[i], err)
-				if errors.Is(err, driver.ErrPermanent) { // a lease that was granted is of no use
+				if errors.Is(err, driver.ErrPermanent) { // a granted lease is of no use
 					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
 					_ = conn.revoke(once, s.id)
 					cancel()
@@ -175,7 +175,7 @@ func (s *session) grant(ctx context.Context, conn *connection, began time.Durati
 	return nil
 }
 
-// sessionKey is the key that shows that the session is not over.
+// sessionKey is the key showing that the session is not over.
 func (s *session) sessionKey() string { return s.prefix + sessions + "/" + s.idText() }
 
 func (s *session) idText() string { return strconv.FormatInt(int64(s.id), 16) }
@@ -237,9 +237,9 @@ func (s *session) reconnect(ctx context.Context, ask func(context.Context, *conn
 	}
 }
 
-// revokeAll ends the leases of a session that is over, and so removes the nodes, as soon as a
-// member answers. Without revokeAll the servers might keep the leases for long, because each
-// leader gives leases their whole TTL.
+// revokeAll ends the leases of an ended session, and so removes the nodes, as soon as a
+// member answers. Without revokeAll the servers might keep the leases for long, because
+// each leader gives leases their whole TTL.
 func (s *session) revokeAll(ctx context.Context) error {
 	done := false
 	select {
@@ -283,7 +283,7 @@ func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) err
 	return nil
 }
 
-// use makes conn, which may be nil, the current connection.
+// use makes conn, perhaps nil, the current connection.
 func (s *session) use(conn *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,8 +323,7 @@ func (s *session) noAnswer(ctx context.Context) error {
 	return fmt.Errorf("etcd: no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
-// task runs f on a goroutine that ends with f, unless the session is over. f must end with
-// the session.
+// task runs f on a new goroutine, unless the session is over. f must end with the session.
 func (s *session) task(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,7 +345,7 @@ func (s *session) isOver() bool {
 // tick is how often a session reads the clock. The clock may advance while timers stand still.
 const tick = 50 * time.Millisecond
 
-// awaitEnd returns when the session is over, at the latest when its lease ends.
+// awaitEnd returns when the session is over, at the latest when the lease ends.
 func (s *session) awaitEnd() {
 	defer s.tasks.Done()
 	timer := time.NewTimer(tick)

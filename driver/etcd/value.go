@@ -12,16 +12,16 @@ import (
 )
 
 // The value of a contender's key is a mark, the time of its creation by the clock of the
-// client, a random number, and the data. When a node is downgraded or revoked, its key gets another mark,
-// and keeps its revision of creation, and so its place.
+// client, a random number, and the data. When a node is downgraded or revoked, the key gets
+// another mark, and keeps the revision of creation, and so the place.
 const (
-	markShared  = 1 << iota // it was exclusive
-	markRevoked             // it was asked to go
+	markShared  = 1 << iota // was exclusive
+	markRevoked             // was asked to go
 	markOurs    = 'H'       // set in every mark; keys of other programs have no mark
 	header      = 1 + 8 + 8
 )
 
-// newValue returns the value of a new node. It is different from that of every other.
+// newValue returns the value of a new node. No two values are the same.
 func newValue(at time.Time, data []byte) []byte {
 	v := binary.BigEndian.AppendUint64([]byte{markOurs}, uint64(at.UnixNano()))
 	return append(binary.BigEndian.AppendUint64(v, rand.Uint64()), data...)
@@ -45,7 +45,7 @@ func decodeValue(kv *mvccpb.KeyValue) value {
 
 func isShared(kv *mvccpb.KeyValue) bool { return decodeValue(kv).mark&markShared != 0 }
 
-// marked returns a value with a further mark, and other data if that is not nil.
+// marked returns a value with a further mark, and other data if data is not nil.
 func marked(old []byte, mark byte, data []byte) []byte {
 	v := slices.Clone(old[:header])
 	v[0] |= mark

@@ -21,18 +21,18 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// watches are the watches of a connection. They share one stream, on which servers send the
-// events of one key in order. A watch begins with the member's present state, so that events
-// come at once (servers serve watches from an older revision every 100 ms). The same member
+// watches are the watches of a connection. They share one stream. Servers send the events
+// of one key in order. A watch begins with the member's present state, so that events come
+// at once (servers serve watches from an older revision every 100 ms). The same member
 // reads the key at the same time, and again if the value read is older than the watch.
 //
 // Events of different keys come in any order. So before an event is told, the same member
-// reads the other nodes of the queue that the session watches, at a revision that is not
-// older. If one of the nodes is gone, its event is awaited and told in order.
+// reads the other watched nodes of the queue, at a revision not older. If one of the nodes
+// is gone, the node's event is awaited and told in order.
 //
-// Keys are used again, so the server keeps watching a key whose node is gone: a client that
-// queues again finds the same neighbors and needs no new watch. An idle watch ends when the
-// next node of its key is gone, and after two rounds of proofs of the lease.
+// Keys are used again, so the server keeps watching a key whose node is gone: a client
+// queuing again finds the same neighbors and needs no new watch. An idle watch ends when
+// the next node of its key is gone, and after two rounds of proofs of the lease.
 type watches struct {
 	conn *connection
 
@@ -66,14 +66,14 @@ type watched struct {
 	watchedNode
 	id    int64
 	key   string
-	own   *session // the session that watches, if the node is its own
+	own   *session // the watching session, if the node is its own
 	left  bool     // the session has removed the node
 	watch *driver.Watch
 
 	created chan struct{} // closed when the server has said at which revision the watch begins, or has refused
 	begins  int64
 	refused error
-	last    int64 // revision of the last event that came
+	last    int64 // revision of the last event received
 	swept   bool  // idle in the last round of proofs
 
 	ready chan struct{} // closed when the key has been read
@@ -94,7 +94,7 @@ func newWatches(conn *connection) *watches {
 	return &watches{conn: conn, byID: map[int64]*watched{}, byNode: map[watchedNode]*watched{}, idle: map[string]*watched{}, tell: make(chan struct{}, 1)}
 }
 
-// open opens the stream, if it is not open.
+// open opens the stream, if not open.
 func (ws *watches) open() error {
 	ws.send.Lock()
 	defer ws.send.Unlock()
@@ -178,7 +178,7 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 	}
 }
 
-// refusal is the error of a watch that a server has refused.
+// refusal is the error of a refused watch.
 func refusal(reason string) error {
 	if strings.Contains(reason, "permission denied") {
 		return rpctypes.ErrGRPCPermissionDenied
@@ -187,7 +187,7 @@ func refusal(reason string) error {
 }
 
 // isBelow reports whether a key belongs to a contender in a queue, to a contender of the
-// semaphore of that name, or to the semaphore's limit.
+// semaphore of the same name, or to the semaphore's limit.
 func isBelow(prefix string, kv *mvccpb.KeyValue) bool {
 	rest := strings.TrimPrefix(string(kv.Key), prefix)
 	part, below, nested := strings.Cut(rest, "/")
@@ -234,7 +234,7 @@ func (ws *watches) watch(ctx context.Context, s *session, queue string, nodes []
 		w := ws.byNode[n]
 		if w == nil {
 			w = &watched{watchedNode: n, key: s.key(queue, node), watch: driver.NewWatch(), ready: make(chan struct{})}
-			if idle := ws.idle[w.key]; idle != nil { // the read must not be older than events that were not told
+			if idle := ws.idle[w.key]; idle != nil { // the read must not be older than untold events
 				delete(ws.idle, w.key)
 				w.id, w.created, w.begins, w.last = idle.id, idle.created, max(idle.begins, idle.last), idle.last
 			} else {
@@ -415,7 +415,7 @@ func (ws *watches) forget(w *watched) {
 	ws.cancel(w)
 }
 
-// sweep ends watches that have been idle since the last round of proofs.
+// sweep ends watches idle since the last round of proofs.
 func (ws *watches) sweep() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -466,7 +466,7 @@ func (ws *watches) tellAll() error {
 	if newest == 0 {
 		return nil
 	}
-	until := newest // the revision until which all removals are known
+	until := newest // all removals are known up to this revision
 	var gone []*watched
 	for chunk := range slices.Chunk(others, mostChecked) {
 		for {
@@ -474,7 +474,7 @@ func (ws *watches) tellAll() error {
 			if err != nil {
 				return err
 			}
-			if revision < newest { // an event is sent before it is visible to reads
+			if revision < newest { // an event is sent before visible to reads
 				time.Sleep(time.Millisecond)
 				continue
 			}
@@ -492,7 +492,7 @@ func (ws *watches) tellAll() error {
 	for _, w := range gone {
 		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted })
 		if at < 0 && ws.lives(w) {
-			return nil // until its event comes
+			return nil // until the event comes
 		}
 		if at >= 0 {
 			until = max(until, ws.events[at].revision)
@@ -520,7 +520,7 @@ func (ws *watches) tellAll() error {
 	return nil
 }
 
-// due returns the newest revision of an event that can be told, or 0, and the watched nodes of
+// due returns the newest revision of an event to be told, or 0, and the watched nodes of
 // the same queues without an event of removal. mu is held.
 func (ws *watches) due() (newest int64, others []*watched) {
 	queues, removed := map[string]bool{}, map[*watched]bool{}
@@ -544,8 +544,8 @@ func (ws *watches) due() (newest int64, others []*watched) {
 	return newest, others
 }
 
-// ownNodes has the keys of contenders that the session has created, with the revisions of the
-// creation, and the keys that the session is removing.
+// ownNodes has the keys of contenders created by the session, with the revisions of the
+// creation, and the keys being removed by the session.
 type ownNodes struct {
 	mu       sync.Mutex
 	created  map[string]int64
@@ -561,7 +561,7 @@ func (o *ownNodes) joined(key string, node driver.Node) {
 	o.created[key] = createdAt(node)
 }
 
-// claim reports, once, whether the node is the last one that the session has created with the
+// claim reports, once, whether the node is the last one created by the session with the
 // key. Other clients use the key of a plain lock, too.
 func (o *ownNodes) claim(key string, node driver.Node) bool {
 	o.mu.Lock()

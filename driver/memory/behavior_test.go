@@ -1,5 +1,7 @@
 package memory_test
 
+// This file runs the tests of behavior on a Store.
+
 import (
 	"testing"
 

@@ -1,5 +1,7 @@
 package memory_test
 
+// This file has the benchmark of a lock in memory.
+
 import (
 	"sync"
 	"testing"
@@ -12,9 +14,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// BenchmarkLock measures a turn with a lock that nobody else wants, and one that 64
-// goroutines want, of which each has a handle: in memory, with a sync.Mutex, and on the
-// embedded ZooKeeper server.
+// BenchmarkLock measures a turn with an uncontended lock, and with a lock wanted by 64
+// goroutines, each with a handle: in memory, with a sync.Mutex, and on the embedded
+// ZooKeeper server.
 func BenchmarkLock(b *testing.B) {
 	server := zktest.Start(b)
 	for _, c := range []struct {

@@ -1,5 +1,7 @@
 package memory_test
 
+// This file runs the laws of drivers on a Store.
+
 import (
 	"testing"
 

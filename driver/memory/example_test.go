@@ -1,5 +1,7 @@
 package memory_test
 
+// This file has an example of a unit test with a Store.
+
 import (
 	"context"
 	"errors"
@@ -10,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/driver/memory"
 )
 
-// charge is the program that is tested: it charges a customer for an order, unless another
-// machine is about to.
+// charge is the program under test: charge a customer for an order, unless another machine
+// is about to.
 func charge(ctx context.Context, pool *lockpool.Pool, order string, pay func(ctx context.Context) error) error {
 	err := pool.Do(ctx, "orders/"+order, pay, lockpool.WaitAtMost(0))
 	switch {
@@ -23,9 +25,9 @@ func charge(ctx context.Context, pool *lockpool.Pool, order string, pay func(ctx
 	return err
 }
 
-// A unit test gives each process of the program a pool on the same store, and causes what
-// is to be tested. This one is written as an example; as a test, it would run in a bubble
-// of testing/synctest if it took time.
+// A unit test gives each process of the program a pool on the same store, and causes the
+// events to be tested. This one is written as an example; a test that takes time would run
+// in a bubble of testing/synctest.
 func Example() {
 	ctx, store := context.Background(), memory.New()
 	pool := func() *lockpool.Pool {

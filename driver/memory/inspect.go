@@ -1,5 +1,7 @@
 package memory
 
+// This file reads, breaks and revokes contenders, and lists locks.
+
 import (
 	"bytes"
 	"context"
@@ -14,7 +16,7 @@ func (e *entry) contender() driver.Contender {
 	return driver.Contender{Node: e.Node, Session: e.session.id, Created: e.created, Joined: e.joined, Data: e.data, Version: e.version + 1}
 }
 
-// others returns the parts of a semaphore of that name that there are.
+// others returns the existing parts of a semaphore of the name.
 func (st *Store) others(name string) (others []string) {
 	for _, part := range []string{driver.Leases, driver.Guards} {
 		if st.queues[name+"/"+part] != nil {

@@ -1,5 +1,7 @@
 package memory_test
 
+// This file has the helpers of the tests: pools, bubbles and calls on goroutines.
+
 import (
 	"testing"
 	"testing/synctest"
@@ -15,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// openPool returns a pool on the store, which is closed when the test ends.
+// openPool returns a pool on the store, closed when the test ends.
 func openPool(t testing.TB, store *memory.Store, opts ...lockpool.Option) *lockpool.Pool {
 	p, err := lockpool.OpenConnector(store, opts...)
 	require.NoError(t, err)
@@ -23,8 +25,7 @@ func openPool(t testing.TB, store *memory.Store, opts ...lockpool.Option) *lockp
 	return p
 }
 
-// inBubble runs a test in a bubble, with a store and two pools on it, each of which stands
-// for a process.
+// inBubble runs a test in a bubble, with a store and two pools, each in place of a process.
 func inBubble(t *testing.T, test func(t *testing.T, store *memory.Store, a, b *lockpool.Pool), opts ...lockpool.Option) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -35,8 +36,8 @@ func inBubble(t *testing.T, test func(t *testing.T, store *memory.Store, a, b *l
 	})
 }
 
-// await waits until all goroutines of the bubble wait, and what the driver has told is
-// done. (A pool that has just been granted a lock watches its node after 20 ms.)
+// await waits until all goroutines of the bubble wait, and everything told by the driver is
+// done. (A pool just granted a lock watches the node after 20 ms.)
 func await() {
 	time.Sleep(30 * time.Millisecond)
 	synctest.Wait()
@@ -49,7 +50,7 @@ type result[T any] struct {
 	err  error
 }
 
-// start makes a call on a goroutine of its own.
+// start makes a call on a new goroutine.
 func start[T any](call func() (T, error)) *result[T] {
 	r := &result[T]{done: make(chan struct{})}
 	go func() {

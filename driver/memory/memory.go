@@ -1,34 +1,34 @@
 // Package memory is lockpool in one process, without a server: for unit tests of programs
-// that use lockpool, and for programs on one machine that may grow.
+// with lockpool, and for programs on one machine, perhaps to grow.
 //
-// A test has a [Store] of its own, and opens a pool on it for each part of the program that
-// would run as a process of its own:
+// A test makes a [Store], and opens a pool for each part of the program that would be a
+// separate process:
 //
 //	store := memory.New()
 //	pool, err := lockpool.OpenConnector(store)
 //
-// It can then cause what happens to a program in production: [Store.Expire] ends sessions,
+// The test can then cause the events of production: [Store.Expire] ends sessions,
 // [Store.Pause] stops the answers, and [Store.Remove] takes a lock away from its holder.
 //
-// A program selects the driver by its name. The connect string names the store, which all
-// pools of the process with the same string share; the empty string is a name as well:
+// A program selects the driver by its name. The connect string names the store, shared by
+// all pools of the process with the same string; the empty string is a name as well:
 //
 //	import _ "github.com/lockpool/lockpool/driver/memory"
 //
 //	pool, err := lockpool.Open("memory", "")
 //
 // All kinds of locks work as on a service, with the same order and the same guarantees,
-// among the pools of one store. Its locks exclude nobody in another process. Records of
-// finished runs (see lockpool's Pool.Once), and the limits that are set for semaphores, are
-// kept until the process ends. A session lasts until its pool or Expire ends it: there is
-// no time after which a holder that is stuck loses its locks.
+// among the pools of one store. They exclude no other process. Records of finished runs
+// (see lockpool's Pool.Once), and the limits set for semaphores, are kept until the process
+// ends. A session lasts until ended by its pool or by Expire: a stuck holder never loses
+// its locks.
 //
 // A store has no goroutines and no timers. In a bubble of testing/synctest, use a store
-// that was created there.
+// created there.
 //
 // A lock's name is a relative path such as orders/42, as on ZooKeeper. But a plain lock
-// does not exclude the locks below its name, and what else ZooKeeper does and does not do
-// is not imitated: test what depends on that on a server.
+// does not exclude the locks below its name, and other peculiarities of ZooKeeper are not
+// imitated: test programs that depend on them on a server.
 package memory
 
 import (
@@ -52,8 +52,8 @@ var shared struct {
 	byName map[string]*Store
 }
 
-// Shared returns the store of that name, which is the one that lockpool.Open("memory",
-// name) uses. It is created when it is first asked for, and lasts as long as the process.
+// Shared returns the store of the given name, the one used by lockpool.Open("memory",
+// name). A shared store is created by the first call, and lasts as long as the process.
 func Shared(name string) *Store {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -68,18 +68,18 @@ func Shared(name string) *Store {
 	return st
 }
 
-// Store contains locks. It is a driver.Connector, for lockpool.OpenConnector: all pools
-// that are opened on a Store share its locks. It is safe for concurrent use.
+// Store contains locks. It is a driver.Connector, for lockpool.OpenConnector: all pools on
+// a Store share the locks. A Store is safe for concurrent use.
 type Store struct {
-	// mu guards everything, in the sessions as well. A call holds it from the first look
-	// to its answer, and watches fire under it. So calls happen one after the other, and
+	// mu guards everything, in the sessions as well. A call holds mu from the first look to
+	// the answer, and watches fire under mu. So calls happen one after the other, and
 	// events are in the order of the changes.
 	mu        sync.Mutex
 	order     int64 // of the newest session, node or record
 	sessions  []*session
-	queues    map[string]*queue   // that have a contender
+	queues    map[string]*queue   // with a contender
 	limits    map[string]*entry   // of semaphores, if they are set
-	followers map[string]watchers // of queues, which need not exist
+	followers map[string]watchers // of queues, existing or not
 	records   map[recordKey]driver.Record
 	sweepAt   int // how many records there may be before old ones are removed
 
@@ -88,24 +88,23 @@ type Store struct {
 	later   []func()      // what is to be done then
 }
 
-// New returns a store that shares its locks with no other.
+// New returns a store of its own, sharing no locks with others.
 func New() *Store {
 	return &Store{queues: map[string]*queue{}, limits: map[string]*entry{}, followers: map[string]watchers{}, records: map[recordKey]driver.Record{}}
 }
 
 // Expire ends the sessions with the given IDs, or all sessions if none are given, as a
-// service does that has not heard from a client for too long. It returns how many it has
-// ended. What was held on them is lost, and what waited on them queues again, on a new
-// session. The ID of a holder's or waiter's session is in what lockpool's Pool.Queue
-// returns:
+// service does after too long a silence of a client. It returns the number of ended
+// sessions. Locks held on them are lost, and waiters on them queue again, on a new session.
+// The ID of a holder's or waiter's session is in the result of lockpool's Pool.Queue:
 //
 //	q, err := pool.Queue(ctx, "job")
 //	store.Expire(q.Contenders[0].Session)
 //
-// A holder is told at once, but a waiter is, too: the next holder may begin before the
-// context of the former one has ended. That is so with any service that ends a session
-// early, and what fencing tokens are for. While the store is paused, nobody is granted the
-// locks before it goes on, as when a lease runs out on a silent service.
+// A holder is told at once, but so is a waiter: the next holder may begin before the
+// context of the former one has ended. The same happens on any service that ends a session
+// early; fencing tokens are for such cases. While the store is paused, the locks are not
+// granted before the store goes on, as when a lease runs out on a silent service.
 func (st *Store) Expire(ids ...string) (ended int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -118,14 +117,14 @@ func (st *Store) Expire(ids ...string) (ended int) {
 	return ended
 }
 
-// Pause makes the store answer no more, like a service that cannot be reached, until
-// resume is called: calls wait until their contexts end or the store goes on, and nobody
-// hears of a change. Locks stay held, because sessions do not end by themselves: call
-// Expire for that. Locks that are unlocked meanwhile are free when the store goes on.
+// Pause makes the store answer no more, like an unreachable service, until resume is
+// called: calls wait until their contexts end or the store goes on, and no session hears of
+// a change. Locks stay held, because sessions do not end by themselves: call Expire to end
+// them. Locks unlocked meanwhile are free when the store goes on.
 //
-// A store that is paused several times goes on when each of the pauses has been resumed.
-// Calling the same resume again does nothing. Resume before a pool is closed: otherwise
-// that waits as it does for a service, for up to 5 s.
+// A store paused several times goes on when each of the pauses has been resumed. Calling
+// the same resume again does nothing. Resume before closing a pool: otherwise closing waits
+// as for a service, for up to 5 s.
 func (st *Store) Pause() (resume func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -149,8 +148,8 @@ func (st *Store) resume() {
 	st.later = nil
 }
 
-// whenServed calls do now or, if the store is paused, when it goes on: first of all, and in
-// the order of the calls of whenServed. Both are called with st.mu held.
+// whenServed calls do now or, if the store is paused, when the store goes on: first of all,
+// and in the order of the calls of whenServed. Both are called with st.mu held.
 func (st *Store) whenServed(do func()) {
 	if st.resumed == nil {
 		do()
@@ -159,10 +158,10 @@ func (st *Store) whenServed(do func()) {
 	}
 }
 
-// Remove removes the node of a contender for the lock of that name, as an operator does
-// by hand: a holder is told that it has lost the lock, and a waiter queues again. The names
-// of nodes are in what lockpool's Pool.Queue returns. The node limit is that of the limit
-// that is set for a semaphore. Remove reports whether there was such a node.
+// Remove removes the node of a contender for the named lock, as an operator does by hand: a
+// holder is told of the loss of the lock, and a waiter queues again. The names of nodes are
+// in the result of lockpool's Pool.Queue. The node "limit" is the limit set for a
+// semaphore. Remove reports whether there was such a node.
 func (st *Store) Remove(name, node string) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -1,5 +1,7 @@
 package memory
 
+// This file has the names of locks, queues and nodes.
+
 import (
 	"strconv"
 	"strings"
@@ -33,13 +35,12 @@ func (*Store) IsContender(node string) bool {
 // DriverName implements driver.Connector.
 func (*Store) DriverName() string { return "memory" }
 
-// partsOf returns the names of the queues that a lock of that name may have.
+// partsOf returns the names of the possible queues of a lock.
 func partsOf(name string) []string {
 	return []string{name, name + "/" + driver.Guards, name + "/" + driver.Leases}
 }
 
-// lockOf returns the name of the lock whose contenders are in the queue, and whether that
-// is a queue of a semaphore.
+// lockOf returns the name of the lock of a queue, and whether the queue is a semaphore's.
 func lockOf(queue string) (name string, semaphore bool) {
 	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
 		return queue[:i], true

@@ -1,5 +1,7 @@
 package memory
 
+// This file has the queues of a store: joining, leaving, and the holders of plain locks.
+
 import (
 	"bytes"
 	"cmp"
@@ -11,15 +13,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// queue is a queue with a contender. The holder of a plain lock is the only contender of
-// its queue.
+// queue is a queue with a contender. The holder of a plain lock is the only contender of a
+// queue.
 type queue struct {
 	entries []*entry      // in order
-	listed  []driver.Node // the nodes, or nil if it is to be made; callers have slices of it
-	next    int64         // sequence number; a queue that was empty begins again
+	listed  []driver.Node // the nodes, or nil if not made yet; callers have slices of the list
+	next    int64         // sequence number; an emptied queue begins again
 }
 
-// entry is a node, or the limit that is set for a semaphore.
+// entry is a node, or the limit set for a semaphore.
 type entry struct {
 	driver.Node
 	session  *session
@@ -32,7 +34,7 @@ type entry struct {
 	watchers watchers
 }
 
-// queue returns the queue of that name, or an empty one. It must not be changed.
+// queue returns the queue of the name, or an empty one, not to be changed.
 func (st *Store) queue(name string) *queue {
 	if q := st.queues[name]; q != nil {
 		return q
@@ -54,7 +56,7 @@ func (q *queue) nodes() []driver.Node {
 // isPlain reports whether the holder of a plain lock is in the queue.
 func (q *queue) isPlain() bool { return len(q.entries) > 0 && q.entries[0].Kind == driver.Plain }
 
-// find returns the entry of a node and its index in its queue. The error is ErrRemoved if
+// find returns the entry of a node and the index in the queue. The error is ErrRemoved if
 // there is no such node.
 func (st *Store) find(queue string, node driver.Node) (e *entry, i int, err error) {
 	q := st.queue(queue)
@@ -83,8 +85,8 @@ func (st *Store) add(name string, s *session, node driver.Node, data []byte) (dr
 	return node, nil
 }
 
-// remove removes a node, and tells those who watch it. by is the session that asks for
-// that, or nil. The error is ErrRemoved if there is no such node.
+// remove removes a node, and tells the watchers. by is the asking session, or nil. The
+// error is ErrRemoved if there is no such node.
 func (st *Store) remove(name string, node driver.Node, by *session) error {
 	e, i, err := st.find(name, node)
 	if err != nil {
@@ -110,7 +112,7 @@ func (st *Store) remove(name string, node driver.Node, by *session) error {
 	return nil
 }
 
-// checkKind returns an error if another kind of lock than the queue's is in use under its
+// checkKind returns an error if another kind of lock than the queue's is in use under the
 // name. plain says that the queue is to have the holder of a plain lock.
 func (st *Store) checkKind(queue string, plain bool) error {
 	name, semaphore := lockOf(queue)
@@ -192,7 +194,8 @@ func (s *session) Leave(ctx context.Context, queue string, node driver.Node) err
 	}
 }
 
-// leave removes a node of the session, unless that is over. It is called with mu held.
+// leave removes a node of the session, unless the session is over. It is called with mu
+// held.
 func (s *session) leave(queue string, node driver.Node) error {
 	if s.err != nil {
 		return s.err

@@ -1,5 +1,7 @@
 package memory
 
+// This file has the records of finished runs.
+
 import (
 	"bytes"
 	"cmp"
@@ -13,7 +15,7 @@ import (
 
 type recordKey struct{ name, key string }
 
-// record returns the record of that name and key, if there is one.
+// record returns the record of the name and the key, if there is one.
 func (st *Store) record(name, key string) (r driver.Record, found bool) {
 	r, found = st.records[recordKey{name, key}]
 	return r, found && !isOld(r)

@@ -1,5 +1,7 @@
 package memory
 
+// This file has the limits of semaphores.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package memory
 
+// This file has sessions: how they begin calls, and end.
+
 import (
 	"context"
 	"errors"
@@ -46,8 +48,8 @@ func (st *Store) Connect(ctx context.Context) (driver.Session, error) {
 	return s, nil
 }
 
-// begin begins a call. It waits while the store is paused. If it returns nil, the caller
-// must unlock mu, which begin has locked.
+// begin begins a call. It waits while the store is paused. After nil, the caller must
+// unlock mu, locked by begin.
 func (s *session) begin(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -68,8 +70,7 @@ func (s *session) begin(ctx context.Context) error {
 	}
 }
 
-// end ends the session, if that has not ended, and removes its nodes. It is called with mu
-// held.
+// end ends the session, if not ended, and removes the nodes. It is called with mu held.
 func (s *session) end(cause error) {
 	if s.err != nil {
 		return
@@ -81,7 +82,7 @@ func (s *session) end(cause error) {
 	for queue, q := range s.queues {
 		for i := len(q.entries) - 1; i >= 0; i-- { // backwards, because remove changes the entries
 			if e := q.entries[i]; e.session == s {
-				_ = s.remove(queue, e.Node, nil) // it is there
+				_ = s.remove(queue, e.Node, nil) // surely there
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func (s *session) Close(ctx context.Context) error {
 	if over || resumed == nil {
 		return nil
 	}
-	select { // others see that its nodes are gone when the store goes on
+	select { // others see the nodes gone when the store goes on
 	case <-resumed:
 		return nil
 	case <-ctx.Done():
@@ -121,8 +122,8 @@ func (s *session) Err() error {
 // certain, even while the store is paused.
 func (s *session) Alive(context.Context) error { return s.Err() }
 
-// Lease implements driver.Session. No silence of the store ends a session, so until
-// somebody does, it has as much time left as a Duration can say.
+// Lease implements driver.Session. No silence of the store ends a session, so an open
+// session has as much time left as a Duration can say.
 func (s *session) Lease() time.Duration {
 	if s.Err() != nil {
 		return 0

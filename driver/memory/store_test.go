@@ -37,7 +37,7 @@ func TestOpenSharesAStoreByName(t *testing.T) {
 	require.Contains(t, driver.Drivers(), "memory")
 }
 
-// Break takes the names of nodes that Queue shows.
+// Break takes the names of nodes shown by Queue.
 func TestIsContender(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -49,7 +49,7 @@ func TestIsContender(t *testing.T) {
 	}
 }
 
-// No time runs out for a lock that only its holder or the store can end, so nothing counts it.
+// No time runs out for a lock ended only by the holder or the store, so no time is counted.
 func TestExpiringIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
 		l := must(a.Lock(t.Context(), "a"))(t)
@@ -63,7 +63,7 @@ func TestExpiringIsLost(t *testing.T) {
 	})
 }
 
-// The waiters of a session that ends queue again, and get the lock.
+// The waiters of an ending session queue again, and get the lock.
 func TestExpireOfAllSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
 		held := must(a.Lock(t.Context(), "a"))(t)
@@ -126,8 +126,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// While the store is paused, what Expire and Remove do is told to nobody but the owners of
-// the sessions.
+// While the store is paused, only the owners of the sessions are told of Expire and Remove.
 func TestExpireWhileTheStoreIsPaused(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
 		held, removed := must(a.Lock(t.Context(), "a"))(t), must(b.Lock(t.Context(), "b"))(t)
@@ -173,7 +172,7 @@ func TestRemove(t *testing.T) {
 		await()
 		nodes := queue(t, a, "a")
 		require.Len(t, nodes, 3)
-		require.True(t, store.Remove("a", nodes[1])) // of a waiter, which queues again
+		require.True(t, store.Remove("a", nodes[1])) // of a waiter, to queue again
 		require.False(t, store.Remove("a", nodes[1]))
 		require.False(t, store.Remove("b", nodes[0]))
 		await()
@@ -201,8 +200,8 @@ func TestRemove(t *testing.T) {
 	}, lockpool.WithLocalTurns(0))
 }
 
-// A bubble ends only when all its goroutines have ended: the driver has none, even while a
-// session is open, somebody waits in a queue, and the store is paused.
+// A bubble ends only when all goroutines have ended: the driver has none, even with an open
+// session, a waiter in a queue, and a paused store.
 func TestNothingRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,7 @@
 package memory
 
+// This file has watches, and what fires them.
+
 import (
 	"context"
 	"slices"
@@ -7,7 +9,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// watchers are the watches on something that have not fired, one for each session.
+// watchers are the watches on something, before they fire, one for each session.
 type watchers []watcher
 
 type watcher struct {
@@ -15,7 +17,7 @@ type watcher struct {
 	watch   *driver.Watch
 }
 
-// watch returns the session's watch, which is a new one if it has none.
+// watch returns the session's watch, a new one if needed.
 func (ws *watchers) watch(s *session) (w *driver.Watch, isNew bool) {
 	for _, other := range *ws {
 		if other.session == s {
@@ -27,8 +29,8 @@ func (ws *watchers) watch(s *session) (w *driver.Watch, isNew bool) {
 	return w, true
 }
 
-// fire fires watches with an event or, if of is not nil, with the one that it returns for
-// each session.
+// fire fires watches with an event or, if of is not nil, with the event of returns for each
+// session.
 func (st *Store) fire(ws *watchers, e driver.Event, of func(*session) driver.Event) {
 	for _, w := range *ws {
 		if of != nil {
@@ -40,8 +42,8 @@ func (st *Store) fire(ws *watchers, e driver.Event, of func(*session) driver.Eve
 	*ws = nil
 }
 
-// changed tells those who follow a queue that somebody has joined or left it. Those who
-// follow the name of a semaphore are told of its queues, too, which may be new.
+// changed tells the followers of a queue that a contender has joined or left. The followers
+// of a semaphore's name are told of the semaphore's queues, too, even new ones.
 func (st *Store) changed(queue string) {
 	if ws := st.followers[queue]; ws != nil {
 		delete(st.followers, queue)
@@ -52,7 +54,7 @@ func (st *Store) changed(queue string) {
 	}
 }
 
-// unwatch fires the watches of a session that is over.
+// unwatch fires the watches of an ended session.
 func (s *session) unwatch() {
 	end := func(ws watchers) watchers {
 		return slices.DeleteFunc(ws, func(w watcher) bool {

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests users, passwords and rights.
+
 import (
 	"bytes"
 	"context"
@@ -23,9 +25,9 @@ const password = "s3cret"
 
 // protect makes the servers demand users, and adds some: "locks" has all rights below the
 // prefix, "reader" may only read there, and "half" has all rights for sessions and the lock
-// "a", and may read the lock "b". All have the same password. It returns a function that
-// opens a client that may do everything: on etcd 3.4 one cannot be used any longer when its
-// token has expired, because the client sends it when it asks for a new one.
+// "a", and may read the lock "b". All have the same password. protect returns a function to
+// open a client with all rights: on etcd 3.4 such a client is useless after the expiry of
+// the token, because the client sends the expired token in asking for a new one.
 func (c *Cluster) protect(t *testing.T) (root func() *clientv3.Client) {
 	ctx := t.Context()
 	var all []error
@@ -59,7 +61,7 @@ func (c *Cluster) protect(t *testing.T) (root func() *clientv3.Client) {
 	}
 }
 
-// left returns the leases and keys that there are.
+// left returns the existing leases and keys.
 func left(t *testing.T, root *clientv3.Client) (all []string) {
 	leases, err := root.Leases(t.Context())
 	require.NoError(t, err)
@@ -92,7 +94,7 @@ func (l *logs) String() string {
 	return l.buf.String()
 }
 
-// as opens a pool, which is closed when the test ends.
+// as opens a pool, closed when the test ends.
 func (c *Cluster) as(t *testing.T, log *logs, change func(*etcd.Config)) *lockpool.Pool {
 	cfg := etcd.Config{Endpoints: c.Endpoints(), TTL: ttl}
 	change(&cfg)
@@ -174,7 +176,7 @@ func TestUsers(t *testing.T) {
 			require.Equal(t, before, left(t, root()))
 		})
 		t.Run("TokensEnd", func(t *testing.T) {
-			// Tokens that are not used for 3 s expire, and proofs are further apart.
+			// Tokens not used for 3 s expire, and proofs are further apart.
 			const ttl = 40 * time.Second
 			p := c.as(t, &log, func(c *etcd.Config) { user("locks", password)(c); c.TTL = ttl })
 			l, err := p.Lock(t.Context(), "tokens")
@@ -200,7 +202,7 @@ func TestUsers(t *testing.T) {
 			require.NoError(t, err)
 			err = l.Unlock(t.Context())
 			require.ErrorIs(t, err, lockpool.ErrNoPermission)
-			next, err := c.as(t, &log, user("locks", password)).Lock(t.Context(), "a") // the key goes with its session
+			next, err := c.as(t, &log, user("locks", password)).Lock(t.Context(), "a") // the key goes with the session
 			require.NoError(t, err)
 			require.NoError(t, next.Unlock(t.Context()))
 			printed(err)
@@ -209,7 +211,7 @@ func TestUsers(t *testing.T) {
 	})
 }
 
-// everything uses all that pools can do.
+// everything uses all abilities of pools.
 func everything(t *testing.T, p, rival *lockpool.Pool) {
 	ctx := t.Context()
 	l, err := p.Lock(ctx, "a", lockpool.Revocable())

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file runs the tests of behavior on etcd.
+
 import (
 	"strconv"
 	"testing"

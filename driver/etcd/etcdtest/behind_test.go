@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests Join behind a known node.
+
 import (
 	"context"
 	"testing"
@@ -11,8 +13,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A session that knows the end of a queue is told no more than who has joined since; but
-// all of the queue if that was another session, or if the end has left.
+// A session knowing the end of a queue is told only who has joined since; but the whole
+// queue if another session knows the end, or if the end has left.
 func TestJoinBehindKnown(t *testing.T) {
 	c := Start(t, 1)
 	connect := func() driver.Session {

@@ -1,6 +1,6 @@
-// Package etcdtest starts etcd servers for tests: the newest in this process, and those of
-// the command etcd that is installed, which is an old one. It is a module of its own,
-// because the servers have dependencies that the driver has not.
+// Package etcdtest starts etcd servers for tests: the newest in this process, and, as an
+// old version, the installed command etcd. The package is a separate module, because the
+// servers have dependencies beyond the driver's.
 package etcdtest
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
-// Cluster is an etcd cluster. Its members listen on loopback addresses, behind proxies that
-// can cut them off.
+// Cluster is an etcd cluster. The members listen on loopback addresses, behind proxies able
+// to cut them off.
 type Cluster struct {
 	members   []*member
 	admin     *clientv3.Client // past the proxies
@@ -36,12 +36,12 @@ type Cluster struct {
 
 type member struct {
 	name, dir, host string
-	client, peer    string // the addresses on which it listens
+	client, peer    string // the addresses of the member
 	id              string // as members tell each other
 	stop            func()
 
 	peers   *Proxy // what other members connect to
-	clients *Proxy // what clients connect to, behind which is
+	clients *Proxy // for clients, in front of the relay
 	relay   *Relay // with TLS, there is none
 }
 
@@ -55,12 +55,12 @@ type config struct {
 	tokenTTL    time.Duration
 }
 
-// Installed has the members be processes of the command etcd that is installed (Debian's is
-// 3.4), and not the newest etcd in this process.
+// Installed has the members be processes of the installed command etcd (Debian's is 3.4),
+// and not the newest etcd in this process.
 func Installed(c *config) { c.installed = true }
 
-// TLS has the members serve clients with TLS, and demand client certificates, too, if that
-// is asked for. See [Cluster.ClientTLS].
+// TLS has the members serve clients with TLS, and demand client certificates, too, if
+// clientCertificates is true. See [Cluster.ClientTLS].
 func TLS(clientCertificates bool) Option {
 	return func(c *config) {
 		var err error
@@ -71,11 +71,11 @@ func TLS(clientCertificates bool) Option {
 	}
 }
 
-// TokenTTL has the servers forget a user's token when it was not used for that long. It is a
-// whole number of seconds.
+// TokenTTL has the servers forget a user's token after d without use. d is a whole number
+// of seconds.
 func TokenTTL(d time.Duration) Option { return func(c *config) { c.tokenTTL = d } }
 
-// Start starts a cluster, which stops when the test ends.
+// Start starts a cluster, to be stopped when the test ends.
 func Start(t testing.TB, members int, opts ...Option) *Cluster {
 	t.Helper()
 	c, err := run(t.TempDir(), members, opts...)
@@ -100,7 +100,7 @@ func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
 	}()
 	endpoints := make([]string, members)
 	for i := range c.members {
-		// Nobody else has this loopback address, so the ports are free, and stay so.
+		// No other program has this loopback address, so the ports are free, and stay so.
 		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 		m := &member{name: fmt.Sprint("m", i), dir: filepath.Join(dir, fmt.Sprint(i)), host: host, client: host + ":2379", peer: host + ":2380", stop: func() {}}
 		c.members[i], endpoints[i] = m, m.client
@@ -148,7 +148,7 @@ func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
 	return c, errors.Join(errs...)
 }
 
-// initial tells the members which there are.
+// initial names all members, for each member.
 func (c *Cluster) initial() string {
 	all := make([]string, len(c.members))
 	for i, m := range c.members {
@@ -202,18 +202,18 @@ func (c *Cluster) stop() {
 	}
 }
 
-// Admin returns a client that connects to the members past the proxies.
+// Admin returns a client connected to the members past the proxies.
 func (c *Cluster) Admin() *clientv3.Client { return c.admin }
 
-// ClientTLS returns the configuration of a client that trusts the members and has a
-// certificate that they trust, or nil without TLS.
+// ClientTLS returns the configuration of a client trusting the members, with a certificate
+// trusted by them, or nil without TLS.
 func (c *Cluster) ClientTLS() *tls.Config { return c.clientTLS.Clone() }
 
 // Clients returns the proxy between clients and a member.
 func (c *Cluster) Clients(member int) *Proxy { return c.members[member].clients }
 
 // SetFault has a function decide about every message between clients and members, or none
-// if it is nil.
+// if fault is nil.
 func (c *Cluster) SetFault(fault func(Message) Action) {
 	for _, m := range c.members {
 		m.relay.SetFault(fault)
@@ -234,8 +234,8 @@ func (c *Cluster) Pause(session string) (resume func()) {
 }
 
 // Isolate cuts a member off from the others, but not from its clients, until heal is
-// called. It still passes keep-alives of leases on, which servers do not send in the way of
-// all else.
+// called. The member still passes keep-alives of leases on, because servers do not send
+// them in the same way as everything else.
 func (c *Cluster) Isolate(member int) (heal func()) {
 	one := c.members[member]
 	set := func(cut bool) {
@@ -251,8 +251,8 @@ func (c *Cluster) Isolate(member int) (heal func()) {
 	return func() { set(false) }
 }
 
-// Leader returns the number of the member that leads. It waits until all members agree on
-// that, as they do some time after one was healed.
+// Leader returns the number of the leading member. It waits until all members agree, as
+// they do some time after a member was healed.
 func (c *Cluster) Leader(ctx context.Context) (member int, err error) {
 	for {
 		var leader, term uint64
@@ -300,8 +300,8 @@ func (c *Cluster) Endpoints() (all []string) {
 	return all
 }
 
-// serveFor has the process run a cluster of that many members, if the variable is set, write
-// its endpoints, and stop when its input ends.
+// serveFor, if set, has the process run a cluster of the given number of members, write the
+// endpoints, and stop when the input ends.
 const serveFor = "LOCKPOOL_ETCDTEST_MEMBERS"
 
 // Serve runs a cluster if another process has started this one with [StartProcess]. Call it
@@ -328,8 +328,8 @@ func Serve() {
 	os.Exit(0)
 }
 
-// StartProcess starts a cluster in a process of its own, which is this program again, and
-// returns its endpoints. The process stops when the test ends, or this one.
+// StartProcess starts a cluster in another process, of this same program, and returns the
+// endpoints. The process stops when the test ends, or this one.
 func StartProcess(t testing.TB, members int) (endpoints []string) {
 	t.Helper()
 	server := exec.Command(os.Args[0])

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests sessions at members that are cut off.
+
 import (
 	"context"
 	"flag"
@@ -16,9 +18,9 @@ import (
 
 var cuts = flag.Int("cuts", 2, "how many times TestHolderAtAMemberThatIsCutOff cuts one off")
 
-// A member that is cut off from the others still passes keep-alives on to the leader, and a
-// leader that is cut off answers them itself for a while. The holder's lock ends all the same,
-// before another one is granted it.
+// A member cut off from the others still passes keep-alives on to the leader, and a leader
+// cut off answers them itself for a while. The holder's lock ends all the same, before
+// another holder is granted the lock.
 func TestHolderAtAMemberThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	onEach(t, holderIsCutOff)
@@ -71,7 +73,7 @@ func holderIsCutOff(t *testing.T, version Option) {
 	t.Logf("from the loss to the rival's grant: at least %v, median %v", margins[0], margins[len(margins)/2])
 }
 
-// A session moves to another member, and keeps its locks.
+// A session moves to another member, and keeps all locks.
 func TestSessionMovesToAnotherMember(t *testing.T) {
 	t.Parallel()
 	onEach(t, sessionMoves)
@@ -99,7 +101,7 @@ func sessionMoves(t *testing.T, version Option) {
 	require.NoError(t, l.Unlock(t.Context()))
 }
 
-// open opens a pool, which is closed when the test ends.
+// open opens a pool, closed when the test ends.
 func open(t testing.TB, endpoints []string, opts ...lockpool.Option) *lockpool.Pool {
 	t.Helper()
 	p, err := lockpool.OpenConnector(connector(t, endpoints), opts...)

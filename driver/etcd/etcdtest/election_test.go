@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests sessions across elections.
+
 import (
 	"context"
 	"fmt"
@@ -30,8 +32,8 @@ func elect(t *testing.T, c *Cluster) {
 	require.NoError(t, err)
 }
 
-// A leader that was replaced, and does not know it, may end the leases that it knows. So a
-// session is granted another lease after an election, and keeps its nodes and their places.
+// A replaced leader, not knowing of the election, may end known leases. So a session is
+// granted another lease after an election, and keeps all nodes and their places.
 func TestSessionHasAnotherLeaseAfterAnElection(t *testing.T) {
 	t.Parallel()
 	onEach(t, leaseChanges)
@@ -96,7 +98,7 @@ func leaseChanges(t *testing.T, version Option) {
 		require.Eventually(t, changed, 10*time.Second, 10*time.Millisecond, "no key has a lease that it had before: %v, %v", &now, used)
 		require.ElementsMatch(t, []int{1 + locks, 1 + 1}, slices.Collect(maps.Values(now)))
 	}
-	require.Eventually(t, func() bool { // the session ends them, and so may a leader that does not know
+	require.Eventually(t, func() bool { // the session ends them, and so may a replaced leader
 		got, err := c.admin.Leases(t.Context())
 		return err == nil && !slices.ContainsFunc(got.Leases, func(l clientv3.LeaseStatus) bool { return used[int64(l.ID)] })
 	}, 10*time.Second, 10*time.Millisecond, "leases are left that the session had before")
@@ -121,7 +123,8 @@ func leaseChanges(t *testing.T, version Option) {
 	require.Empty(t, left.Leases)
 }
 
-// Whatever a session is about to do when its lease changes comes with it, or is done again.
+// Anything a session is about to do during a change of the lease comes with the new lease,
+// or is done again.
 func TestNothingIsLostInElections(t *testing.T) {
 	t.Parallel()
 	onEach(t, electionsAmongTurns)

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file has the fault table: every fault at every request of every play.
+
 import (
 	"context"
 	"flag"
@@ -26,7 +28,7 @@ var (
 	seed       = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of what is drawn at random")
 )
 
-// fault is something that happens to one request of the tested pool, or to its reply.
+// fault happens to one request of the tested pool, or to the reply.
 type fault struct {
 	name   string
 	reply  bool
@@ -52,7 +54,7 @@ var faults = []fault{
 	{name: "reply frozen", reply: true, do: always(Freeze), effect: plays.Losing},
 }
 
-// request is the nth request of its method in a play.
+// request is the nth request of a method in a play.
 type request struct {
 	method string
 	nth    int
@@ -60,8 +62,8 @@ type request struct {
 
 func (r request) String() string { return fmt.Sprintf("%s %d", r.method, r.nth+1) }
 
-// Every fault at every request of every play: each play runs once without a fault, which
-// records its requests, and then once for each of these and each fault.
+// Every fault at every request of every play: each play runs once without a fault, to
+// record the requests, and then once for each request and each fault.
 func TestEveryFaultAtEveryRequest(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	onEach(t, func(t *testing.T, version Option) {
@@ -124,13 +126,13 @@ type stage struct {
 	prefix    string
 	giveUpNow atomic.Pointer[func()] // called at the next request
 
-	// For the relay, which tells one message at a time.
+	// For the relay, called for one message at a time.
 	fault  *fault
 	target request
 	record func(request)
 	begun  bool
 	seen   map[string]int // by method
-	call   int            // that of the target
+	call   int            // of the target
 	breaks int            // how many more connections break
 	fired  atomic.Bool
 }
@@ -146,7 +148,7 @@ func newStage(t *testing.T, c *Cluster, p plays.Play, f *fault) *stage {
 		fault: f, seen: map[string]int{},
 	}
 	s.AtNext = func(do func()) { s.giveUpNow.Store(&do) }
-	ttl := 10 * time.Second // longer than any fault that is not seen
+	ttl := 10 * time.Second // longer than any unseen fault
 	if f != nil {
 		s.Effect, s.Fired = f.effect, s.fired.Load
 		if f.effect == plays.Losing {
@@ -172,7 +174,7 @@ func (s *stage) open(address string, ttl time.Duration, opts []lockpool.Option) 
 	return p
 }
 
-// passes decides about a message of the tested pool. The proofs of its lease come at any
+// passes decides about a message of the tested pool. The proofs of the lease come at any
 // time, and the end of the session is not part of a play.
 func (s *stage) passes(m Message) Action {
 	switch {
@@ -235,7 +237,7 @@ func (s *stage) perform(p plays.Play) {
 	s.begun = true
 	s.relay.mu.Unlock()
 	s.Perform(p, func() { s.relay.SetFault(nil) })
-	require.NoError(s, s.Others.Shutdown(s.Ctx)) // which waits for locks that rest
+	require.NoError(s, s.Others.Shutdown(s.Ctx)) // waits for resting locks
 	require.NoError(s, s.Pool.Shutdown(s.Ctx))
 	for keys := s.keys(s.Ctx); len(keys) > 0; keys = s.keys(context.Background()) {
 		require.NoError(s, s.Ctx.Err(), "keys are left: %v", keys)
@@ -243,7 +245,7 @@ func (s *stage) perform(p plays.Play) {
 	}
 }
 
-// keys returns the keys that are left, beside records and what lasts.
+// keys returns the keys left, beside records and lasting keys.
 func (s *stage) keys(ctx context.Context) (names []string) {
 	got, err := s.cluster.admin.Get(ctx, s.prefix+"/", clientv3.WithPrefix()) // etcd 3.7 tells no lease of keys alone
 	require.NoError(s, err)

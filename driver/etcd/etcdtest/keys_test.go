@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests the keys: used again, and told apart from names.
+
 import (
 	"testing"
 
@@ -11,8 +13,9 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// However often a session locks, the servers keep few keys for it, which they pass over in
-// each listing until they compact their history. The names of nodes differ nevertheless.
+// The servers keep few keys for a session, even after many locks, because they pass over
+// old keys in each listing until they compact their history. The names of nodes differ
+// nevertheless.
 func TestKeysAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
@@ -37,7 +40,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 				require.NoError(t, err)
 				r, err := p.Lock(l.Context(t.Context()), "a", lockpool.Shared())
 				require.NoError(t, err)
-				require.NoError(t, l.Unlock(t.Context())) // which downgrades it
+				require.NoError(t, l.Unlock(t.Context())) // the Unlock downgrades the key
 				return func() error { return r.Unlock(t.Context()) }, err
 			},
 		} {
@@ -65,7 +68,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 	require.LessOrEqual(t, len(keys), 3, "one to write, one to read, and perhaps one that was in use")
 }
 
-// A name may have parts that look like the last one of a contender's key.
+// A name may have parts like the last part of a contender's key.
 func TestNamesThatLookLikeKeys(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file runs the laws of drivers on both versions of etcd.
+
 import (
 	"os"
 	"strconv"
@@ -33,7 +35,7 @@ func connector(t testing.TB, endpoints []string) *etcd.Connector {
 	return connector
 }
 
-// onEach runs a test on each version of etcd: the newest, and the one that is installed.
+// onEach runs a test on each version of etcd: the newest, and the installed one.
 func onEach(t *testing.T, test func(t *testing.T, version Option)) {
 	t.Run("newest", func(t *testing.T) {
 		t.Parallel()
@@ -55,7 +57,7 @@ func laws(t *testing.T, version ...Option) {
 	drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
 }
 
-// options returns the faults that a cluster can cause.
+// options returns the possible faults of a cluster.
 func (c *Cluster) options(t *testing.T) drivertest.Options {
 	return drivertest.Options{
 		Timeout: ttl,

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file starts members: in this process, and as processes of the installed command.
+
 import (
 	"errors"
 	"fmt"
@@ -44,8 +46,8 @@ func startEmbedded(c *Cluster, m *member, cfg config) (stop func(), err error) {
 
 func urls(scheme, address string) []url.URL { return []url.URL{{Scheme: scheme, Host: address}} }
 
-// guardScript runs a command until its own input ends: when stop is called, or when the
-// process that started it has ended, however that did.
+// guardScript runs a command until the script's input ends: when stop is called, or with
+// the end of the starting process, for any reason.
 const guardScript = `trap '' HUP INT QUIT TERM
 "$@" </dev/null &
 read -r line
@@ -93,6 +95,6 @@ func startInstalled(c *Cluster, m *member, cfg config) (stop func(), err error) 
 	}
 	return func() {
 		_ = in.Close()
-		_ = server.Wait() // it was killed
+		_ = server.Wait() // killed
 	}, nil
 }

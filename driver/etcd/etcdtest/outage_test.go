@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests the end of an outage.
+
 import (
 	"testing"
 	"time"
@@ -10,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/driver/etcd"
 )
 
-// A process that has lost its session to an outage does not wait for the servers to end the
-// lease, to which an election in the meantime has given another TTL.
+// A process whose session was lost to an outage does not wait for the servers to end the
+// lease, prolonged by another TTL by an election in the meantime.
 func TestOwnLockIsFreeSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second

@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file has a proxy for whole connections: cuts, holds and half-open connections.
+
 import (
 	"errors"
 	"io"
@@ -8,8 +10,8 @@ import (
 	"sync"
 )
 
-// Proxy passes connections on to a server, unless it is cut: then it passes nothing on, and
-// keeps what was sent for when it is healed, like a network that is partitioned.
+// Proxy passes connections on to a server, unless cut: then nothing passes, and everything
+// sent is kept for the healing, as in a partitioned network.
 type Proxy struct {
 	target    string
 	connected func()
@@ -28,17 +30,17 @@ type Proxy struct {
 
 // passage is a connection through a proxy.
 type passage struct {
-	from     string   // the member that has made it, as soon as one of its requests says so
+	from     string   // the connecting member, as soon as a request says so
 	server   net.Conn // the connection to the server
 	halfOpen bool
 }
 
-// sender finds the member in a request of another one. Members do not say who they are in
-// those that pass on keep-alives of leases.
+// sender finds the sending member in a request. Members do not say who they are in passing
+// on keep-alives of leases.
 var sender = regexp.MustCompile(`(?i)\r\nX-Server-From: ([0-9a-f]+)\r\n`)
 
-// NewProxy starts a proxy in front of the server at target. It calls connected, unless that
-// is nil, when a client has connected to the server.
+// NewProxy starts a proxy in front of the server at target. It calls connected, if not nil,
+// when a client has connected to the server.
 func NewProxy(target string, connected func()) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +52,7 @@ func NewProxy(target string, connected func()) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr returns the address on which the proxy listens.
+// Addr returns the address of the proxy.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut stops all traffic until Heal is called. Connections stay open, and new ones are
@@ -60,7 +62,7 @@ func (p *Proxy) Cut() { p.Hold(true, true) }
 // Heal undoes Cut and Hold.
 func (p *Proxy) Heal() { p.Hold(false, false) }
 
-// Hold stops what is sent to the server, or what that sends, or both, until Heal is called.
+// Hold stops requests to the server, or replies, or both, until Heal is called.
 func (p *Proxy) Hold(requests, replies bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,8 +70,8 @@ func (p *Proxy) Hold(requests, replies bool) {
 	p.healed.Broadcast()
 }
 
-// HalfOpen closes the connections to the server. Those of clients stay open, and nothing
-// happens on them any more.
+// HalfOpen closes the connections to the server. Connections of clients stay open, and
+// nothing happens on them any more.
 func (p *Proxy) HalfOpen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +101,8 @@ func (p *Proxy) Close() {
 	p.serving.Wait()
 }
 
-// CutFrom stops the traffic of connections that a member has made, of which it gets the number
-// in hexadecimal, or undoes that.
+// CutFrom stops the traffic of connections made by a member, given by the number in
+// hexadecimal, or lets the traffic go on.
 func (p *Proxy) CutFrom(member string, cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

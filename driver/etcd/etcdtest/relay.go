@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file has a relay for single messages, and the faults of messages.
+
 import (
 	"context"
 	"errors"
@@ -18,9 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Relay passes the messages of clients on to a member, and those of the member back. It
-// knows the borders of messages, and the names of methods, and nothing else of them: which
-// session sends on a connection, it learns from the name of the session's key.
+// Relay passes the messages of clients on to a member, and the member's messages back. A
+// relay knows the borders of messages, and the names of methods, and nothing else of them:
+// the name of a session's key tells which session sends on a connection.
 type Relay struct {
 	listener net.Listener
 	server   *grpc.Server
@@ -37,16 +39,16 @@ type Relay struct {
 	sessions map[string]string   // by the client's address
 }
 
-// Message is a message that passes.
+// Message is a passing message.
 type Message struct {
 	Session string // in hexadecimal; empty before the session is known
 	Method  string // such as Txn or Watch
-	Call    int    // a number of the call, which a stream keeps
+	Call    int    // a number of the call, kept by a stream
 	Reply   bool
 	Data    []byte
 }
 
-// IsProof reports whether the message is one of those that prove the session's lease.
+// IsProof reports whether the message is a part of a proof of the session's lease.
 func (m Message) IsProof() bool {
 	return m.Method == "LeaseKeepAlive" || m.Method == "Range" && strings.Contains(string(m.Data), "/.sessions/")
 }
@@ -60,7 +62,7 @@ const (
 	BreakAfter        // the connection breaks just after the message
 	Lose              // the message is lost
 	Late              // the message, and those behind it in the call, are late
-	Freeze            // neither this message nor any other one of its connection passes any longer
+	Freeze            // neither this message nor any other one of the connection passes any longer
 	Full              // the reply to the call is the error of a full database
 )
 
@@ -84,7 +86,7 @@ func newRelay(target string) (*Relay, error) {
 	return r, nil
 }
 
-// Addr returns the address on which the relay listens.
+// Addr returns the address of the relay.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // Close stops the relay.
@@ -97,8 +99,8 @@ func (r *Relay) Close() {
 	_ = r.member.Close()
 }
 
-// SetFault has a function decide about every message, or none if it is nil. It is called for
-// one message at a time.
+// SetFault has a function decide about every message, or none if fault is nil. fault is
+// called for one message at a time.
 func (r *Relay) SetFault(fault func(Message) Action) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +119,7 @@ func (r *Relay) Pause(session string) (resume func()) {
 	return func() { set(false) }
 }
 
-// relayListener keeps the connections, so that they can be broken.
+// relayListener keeps the connections, to break them later.
 type relayListener struct {
 	net.Listener
 	relay *Relay
@@ -133,11 +135,11 @@ func (l relayListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// lateness is that of late messages.
+// lateness is the delay of late messages.
 const lateness = 15 * time.Millisecond
 
-// decide returns what becomes of a message, nil if it passes. It waits if the message is late,
-// and breaks the connection if that is to be.
+// decide returns what becomes of a message, nil for passing. It waits for a late message,
+// and breaks the connection if so decided.
 func (r *Relay) decide(client, method string, call int, reply bool, data []byte) error {
 	action := r.action(client, method, call, reply, data)
 	switch action {
@@ -151,7 +153,7 @@ func (r *Relay) decide(client, method string, call int, reply bool, data []byte)
 		r.mu.Lock()
 		conn := r.conns[client]
 		r.mu.Unlock()
-		time.AfterFunc(2*time.Millisecond, func() { _ = conn.Close() }) // when it has been sent
+		time.AfterFunc(2*time.Millisecond, func() { _ = conn.Close() }) // after the sending
 	}
 	return nil
 }
@@ -253,7 +255,7 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 	}
 }
 
-// raw is a message as it is sent.
+// raw is a message as sent.
 type raw []byte
 
 // rawCodec leaves messages as they are.

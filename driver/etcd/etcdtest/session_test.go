@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests the end of sessions, and requests that are carried out without an answer.
+
 import (
 	"context"
 	"strings"
@@ -14,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/driver/etcd"
 )
 
-// connect opens a session, which is closed when the test ends.
+// connect opens a session, closed when the test ends.
 func connect(t *testing.T, c *Cluster, ttl time.Duration) driver.Session {
 	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
 	require.NoError(t, err)
@@ -47,7 +49,8 @@ func TestCloseEndsIfItsAnswerIsLost(t *testing.T) {
 	require.Empty(t, left.Leases)
 }
 
-// It also ends while a keep-alive is not answered, for which a session waits longer.
+// Close also ends while a keep-alive is not answered; a session waits longer for a
+// keep-alive.
 func TestCloseEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
@@ -69,7 +72,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 }
 
-// The request that fills the database is refused, but has been carried out.
+// The request filling the database is refused, but has been carried out.
 func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
@@ -96,7 +99,7 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	}
 }
 
-// The second Leave comes late, and the key of the node is that of another one by now.
+// The second Leave comes late, and the key of the node is another node's by now.
 func TestLeaveOfANodeThatHasLeft(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)

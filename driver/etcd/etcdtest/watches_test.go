@@ -1,5 +1,7 @@
 package etcdtest
 
+// This file tests watches that are used again.
+
 import (
 	"sync/atomic"
 	"testing"
@@ -10,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A key that a session has watched is watched for the next node as well, without a request;
-// but not if the session does not ask for that one, nor for long.
+// A key watched by a session is watched for the next node as well, without a request; but
+// not if the session does not ask for the next node, nor for long.
 func TestWatchesAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
@@ -58,7 +60,7 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 	}
 	requireRequests(1)
 
-	join() // nobody watches that
+	join() // watched by no session
 	require.NoError(t, owner.Leave(t.Context(), "q", node))
 	requireRequests(2)
 	join()

@@ -1,5 +1,7 @@
 package main
 
+// This file has a bubble: a cluster, its processes and the faults, in virtual time.
+
 import (
 	"bytes"
 	"context"
@@ -26,16 +28,17 @@ import (
 
 const chroot = "/simulate"
 
-// lag is how long the node of an abandoned wait may stay if there is no fault: until the
-// answer to its create has come, and its delete has arrived, on the slowest connection.
+// lag is how long the node of an abandoned wait may stay without a fault: until the create
+// is answered, and the delete has arrived, on the slowest connection.
 const lag = 500 * time.Millisecond
 
-// inFlight is for how long a holder may not know that its node was removed, if there is no
-// fault: its own watch is set 20 ms after the grant, which takes a round trip if the node has
-// just gone, and the event half of one; and a process takes up to twice 150 ms for one.
+// inFlight is how long, without a fault, a holder may not know of the removal of the
+// holder's node: the holder's watch is set 20 ms after the grant, with a round trip if the
+// node has just gone, and the event takes half of one; a process takes up to twice 150 ms
+// for a round trip.
 const inFlight = time.Second
 
-// bubble is a cluster and processes that lock on it, in a bubble of testing/synctest.
+// bubble is a cluster and processes with locks there, in a bubble of testing/synctest.
 type bubble struct {
 	schedule
 	began   time.Time
@@ -43,15 +46,15 @@ type bubble struct {
 	server  *zktest.Server
 	ends    *zktest.SessionEnds
 	history *workload.History
-	running sync.WaitGroup // workers of all processes, and pools that are being closed
-	delayed sync.WaitGroup // faults that go on
+	running sync.WaitGroup // workers of all processes, and pools being closed
+	delayed sync.WaitGroup // continuing faults
 
 	faulting  sync.Mutex       // held while a fault begins or ends
 	instances []*instance      // of each process, the current one
-	active    int              // faults that are not over
+	active    int              // unfinished faults
 	down      bool             // the whole ensemble, by a fault
 	removed   workload.Instant // when a fault last removed nodes
-	expired   map[int64]bool   // sessions that faults have ended
+	expired   map[int64]bool   // sessions ended by faults
 
 	mu      sync.Mutex
 	rescues []string
@@ -67,8 +70,8 @@ type result struct {
 	FaultKinds map[string]int
 }
 
-// runBubble runs a bubble, and writes its timeline to files with the extensions .txt and
-// .svg if the order wants one.
+// runBubble runs a bubble, and writes the timeline, if ordered, to files with the
+// extensions .txt and .svg.
 func runBubble(t *testing.T, o order) (found result) {
 	began, s := time.Now(), o.Schedule
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +103,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
 			Cycle: b.cycleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second, InFlight: inFlight,
-			Victims: int64(2 * len(b.Processes)), // each of those that have asked before may stand in its way, and ask again while it begins
+			Victims: int64(2 * len(b.Processes)), // every caller that asked before may be in the way, and ask again during the beginning
 		}
 	})
 	for slot := range b.Processes {
@@ -134,7 +137,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 }
 
 // cycleTime returns for how long a cycle may stand: a look takes some round trips for each
-// lock that it comes to, one after the other.
+// lock on the way, one after the other.
 func (b *bubble) cycleTime() time.Duration {
 	d := 5 * time.Second
 	for _, p := range b.Processes {
@@ -143,7 +146,7 @@ func (b *bubble) cycleTime() time.Duration {
 	return d
 }
 
-// injectFaults injects the faults of the schedule until its end, when all are over.
+// injectFaults injects the faults of the schedule, and returns when all are over.
 func (b *bubble) injectFaults() (kinds map[string]int) {
 	kinds = map[string]int{}
 	for n, st := range b.Steps {
@@ -187,7 +190,7 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 	return kinds
 }
 
-// isProcess reports whether a text is the name of a process that runs, or has run.
+// isProcess reports whether a text is the name of a process, running or ended.
 func (b *bubble) isProcess(text string) bool {
 	return slices.ContainsFunc(b.instances, func(i *instance) bool {
 		return text == i.name || text == fmt.Sprintf("process %d.%d", i.slot, i.generation-1)
@@ -221,7 +224,7 @@ func (b *bubble) finish() {
 	case <-time.After(2*workload.ShutdownTimeout + 4*b.longest + b.Load.LongestPause()):
 		b.giveUp("a call of a pool that is closed, or its shutdown, did not return")
 	}
-	time.Sleep(b.longest + 4*b.Tick) // until the sessions of processes that were killed have expired
+	time.Sleep(b.longest + 4*b.Tick) // until the sessions of killed processes have expired
 	b.server.ReapContainers()
 	left, unused := b.left()
 	b.history.Update(func(rec *workload.Record) { rec.Leaked, rec.Unused = left, unused })
@@ -233,15 +236,16 @@ func (b *bubble) finish() {
 	}
 }
 
-// giveUp ends this process, because the bubble would not end. The parent reports that.
+// giveUp ends this process, because the bubble would not end. The parent reports the
+// reason.
 func (b *bubble) giveUp(reason string) {
 	fmt.Fprintf(os.Stderr, "stuck: bubble %d of seed %d: %s\n", b.Bubble, b.Seed, reason)
 	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
 	os.Exit(3)
 }
 
-// left lists what is left when all processes have ended, and the names of the locks whose
-// containers are left although nobody will use them again.
+// left lists what is left when all processes have ended, and the names of the locks never
+// used again whose containers are left.
 func (b *bubble) left() (left, unused []string) {
 	directories := append(b.Load.Directories(chroot), chroot)
 	state := b.server.State()
@@ -268,14 +272,14 @@ func (b *bubble) left() (left, unused []string) {
 	return left, unused
 }
 
-// excuse records that a process cannot have known, for some time, that it had lost a lock.
+// excuse records a time when a process cannot have known of the loss of a lock.
 func (b *bubble) excuse(process string, begin, end workload.Instant) {
 	b.history.Update(func(rec *workload.Record) {
 		rec.Pauses = append(rec.Pauses, workload.Span{Process: process, Begin: begin, End: end})
 	})
 }
 
-// target returns the process that a fault is for.
+// target returns the process of a fault.
 func (b *bubble) target(s step) *instance {
 	if s.Holder {
 		holder := b.history.LongestHolder()
@@ -288,7 +292,7 @@ func (b *bubble) target(s step) *instance {
 	return b.instances[s.Process]
 }
 
-// instance is a process that runs, or has run.
+// instance is a process, running or ended.
 type instance struct {
 	*bubble
 	slot       int
@@ -299,8 +303,8 @@ type instance struct {
 	client     *workload.Client
 	stream     *workload.Stream
 	pool       *lockpool.Pool
-	retired    bool // it is to be replaced, or its bubble ends; set by the goroutine of the faults
-	stops      bool // its machine is being stopped; guarded by bubble.faulting
+	retired    bool // to be replaced, or the bubble ends; set by the goroutine of the faults
+	stops      bool // the machine is being stopped; guarded by bubble.faulting
 
 	mu         sync.Mutex
 	changed    sync.Cond
@@ -351,8 +355,8 @@ func (b *bubble) start(slot int) {
 
 func (i *instance) selector() zktest.Selector { return zktest.Selector{Host: i.host} }
 
-// report adds an event to the record. An access to the register takes time, and
-// sometimes so long that the lock is lost meanwhile.
+// report adds an event to the record. An access to the register takes time, sometimes
+// enough to lose the lock meanwhile.
 func (i *instance) report(e workload.Event) workload.Answer {
 	if e.IsAccess() {
 		d := time.Duration(e.ID%7) * time.Millisecond
@@ -372,7 +376,7 @@ func (i *instance) retire() bool {
 	return !was
 }
 
-// kill ends the process: it does nothing more, and its connections end as end does it.
+// kill ends the process: the process does nothing more, and end ends the connections.
 func (i *instance) kill(end func(zktest.Selector)) {
 	i.mu.Lock()
 	i.dead = true
@@ -380,17 +384,17 @@ func (i *instance) kill(end func(zktest.Selector)) {
 	i.mu.Unlock()
 	i.stream.End(i.bubble.now())
 	end(i.selector())
-	// The pool has no connection anymore; closing it ends its goroutines.
+	// The pool has no connection anymore; closing the pool ends the goroutines.
 	i.running.Go(func() { _ = i.pool.Close() })
 }
 
-// close closes the pool while it is used.
+// close closes the pool during use.
 func (i *instance) close() { i.running.Go(func() { _ = i.pool.Close() }) }
 
-// shutdown shuts the pool down. Its holders finish first.
+// shutdown shuts the pool down. The holders finish first.
 func (i *instance) shutdown() { i.running.Go(func() { i.client.Shutdown(i.pool, 0) }) }
 
-// dialer returns a dialer that refuses when the process is dead.
+// dialer returns a dialer, refusing when the process is dead.
 func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 	dial := i.server.DialFrom(i.host)
 	return func(ctx context.Context, address string) (net.Conn, error) {
@@ -408,13 +412,13 @@ func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// slowConn is a connection on which everything takes some time. What comes while something
-// is on its way arrives with it, so the connection has no limited throughput.
+// slowConn is a connection on which everything takes some time. Data written while other
+// data is on the way arrives together, so the throughput is unlimited.
 type slowConn struct {
 	net.Conn
 	latency time.Duration
 
-	// The goroutine that reads uses these.
+	// Used by the reading goroutine.
 	down *rand.Rand
 	read time.Time // when something has arrived
 
@@ -425,7 +429,7 @@ type slowConn struct {
 	closed bool
 }
 
-// delayed is what was written, and when it is delivered.
+// delayed is written data, and the time of delivery.
 type delayed struct {
 	packet []byte
 	at     time.Time
@@ -485,7 +489,7 @@ func (c *slowConn) Close() error {
 // Read delays what has arrived.
 func (c *slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if time.Since(c.read) > 0 { // in virtual time, a packet that had to wait comes at once
+	if time.Since(c.read) > 0 { // in virtual time, a packet waited for comes at once
 		time.Sleep(workload.Between(c.down, 0, c.latency))
 	}
 	c.read = time.Now()

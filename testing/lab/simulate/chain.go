@@ -1,5 +1,8 @@
 package main
 
+// This file has faults in several steps, each at a moment that makes the next step
+// dangerous.
+
 import (
 	"context"
 	"slices"
@@ -9,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// chain is a fault in several steps, at the moments when the process that has held a lock
-// for the longest time has just learned that its session lives.
+// chain is a fault in several steps, at the moments when the longest holder of a lock has
+// just learned that the session lives.
 type chain struct {
 	*instance
 	step
@@ -19,8 +22,8 @@ type chain struct {
 	heals   []func()
 }
 
-// series is a fault of such steps, each of which calls the next one. They are all over
-// when the fault is.
+// series is a fault of such steps, each calling the next one. The steps are over when the
+// fault is.
 func series(steps ...func(c *chain, next func())) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		s.Holder = true
@@ -58,7 +61,7 @@ func (c *chain) after(count int, next func(), ops ...zktest.Op) {
 		if f.Wait(ctx) != nil {
 			return
 		}
-		time.Sleep(time.Nanosecond) // until the answer is on its way
+		time.Sleep(time.Nanosecond) // until the answer is on the way
 		c.faulting.Lock()
 		defer c.faulting.Unlock()
 		if !c.over {
@@ -85,8 +88,8 @@ func (c *chain) reset(next func()) {
 	c.server.Reset(c.selector())
 }
 
-// silence keeps the leader from hearing of the process, which still gets the answers that
-// are on their way.
+// silence keeps the leader from hearing of the process. The process still gets the answers
+// on the way.
 func (c *chain) silence(func()) {
 	c.server.Partition(c.selector(), zktest.Inbound)
 	c.heals = append(c.heals, func() { c.server.HealOnly(c.selector(), zktest.Inbound) })
@@ -102,7 +105,7 @@ func (c *chain) pauseLeader(next func()) {
 	c.later(c.share(c.step, 8), func() { resume(); next() })
 }
 
-// slow delays answers, but not for so long that the process leaves the server.
+// slow delays answers, but not enough to make the process leave the server.
 func (c *chain) slow(next func()) { c.delayAnswers(c.share(c.step, 8)); next() }
 
 // slowWrites delays the answers to writes, in half of the cases.
@@ -120,7 +123,8 @@ func (c *chain) delayAnswers(d time.Duration, ops ...zktest.Op) {
 	c.heals = append(c.heals, f.Remove)
 }
 
-// joinLeader makes the process connect to the leader, by cutting it off from the others.
+// joinLeader makes the process connect to the leader, by cutting the process off from the
+// others.
 func (c *chain) joinLeader(next func()) {
 	old := leader(c.bubble, c.step)[0]
 	for n := range c.Members {

@@ -1,5 +1,7 @@
 package main
 
+// This file runs bubbles in child processes.
+
 import (
 	"bufio"
 	"bytes"
@@ -16,9 +18,10 @@ import (
 	"time"
 )
 
-// childEnv makes a process run the bubbles that it reads. One thread is enough for a
-// bubble, whose goroutines take turns, and it makes a schedule bring the same violation
-// back more often. So bubbles side by side are in processes of their own.
+// childEnv makes a process run the bubbles read from its input. One thread is enough for a
+// bubble, because goroutines take turns, and with one thread a schedule brings the same
+// violation back more often. So each of several bubbles side by side is in a separate
+// process.
 const childEnv = "LOCKPOOL_SIMULATE_CHILD"
 
 // order is a bubble to run.
@@ -32,7 +35,7 @@ type order struct {
 func runChild() {
 	out := json.NewEncoder(os.Stdout)
 	os.Stdout = os.Stderr // for package testing
-	// synctest.Test needs a *testing.T. Main is kept for programs that simulate go test.
+	// synctest.Test needs a *testing.T. Main is kept for programs simulating go test.
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "simulate",
 		F: func(t *testing.T) {
@@ -51,8 +54,8 @@ func runChild() {
 	}}, nil, nil)
 }
 
-// profile starts a profile of the processor, if there is a file for it, and returns a
-// function that ends it.
+// profile starts a profile of the processor, if there is a file, and returns a function to
+// end the profile.
 func profile(file string) (stop func()) {
 	if file == "" {
 		return func() {}
@@ -70,7 +73,7 @@ func profile(file string) (stop func()) {
 
 const profileEnv = "LOCKPOOL_SIMULATE_PROFILE"
 
-// child is a process that runs bubbles, one after the other.
+// child is a process for bubbles, one after the other.
 type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -97,7 +100,7 @@ func startChild(profile string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// close ends the process. It fails if the process does, as after a data race.
+// close ends the process. It fails if the process fails, as after a data race.
 func (c *child) close() error {
 	_ = c.stdin.Close()
 	if err := c.cmd.Wait(); err != nil {
@@ -106,13 +109,13 @@ func (c *child) close() error {
 	return nil
 }
 
-// run runs a bubble within a limit of real time. A bubble that ends the process, or does
-// not end, is a violation, after which the child must not be used again.
+// run runs a bubble within a limit of real time. A bubble ending the process, or not
+// ending, is a violation; then the child must not be used again.
 func (c *child) run(ctx context.Context, o order, limit time.Duration) (found result, alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // it ends, and says where its goroutines are
+		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // ends the child, and prints where the goroutines are
 	})
 	defer stop()
 	began := time.Now()
@@ -138,7 +141,7 @@ func (c *child) run(ctx context.Context, o order, limit time.Duration) (found re
 	return found, false, nil
 }
 
-// notDurable returns the goroutines of a bubble whose waiting keeps its time from passing.
+// notDurable returns the goroutines whose waiting keeps a bubble's time from passing.
 func notDurable(stacks string) (found string) {
 	for g := range strings.SplitSeq(stacks, "\n\n") {
 		if header, _, _ := strings.Cut(g, "\n"); strings.Contains(header, "synctest bubble") && !strings.Contains(header, "(durable)") {

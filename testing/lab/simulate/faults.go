@@ -1,5 +1,7 @@
 package main
 
+// This file has the kinds of faults of a bubble.
+
 import (
 	"context"
 	"fmt"
@@ -13,13 +15,13 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// fault is a kind of fault. begin injects it, and returns what it was injected into and
-// how to heal it; a fault that is over at once has nothing to heal.
+// fault is a kind of fault. begin injects the fault, and returns where, and how to heal the
+// fault; a fault over at once has nothing to heal.
 type fault struct {
 	name    string
 	lasts   workload.Length
-	members int // that the ensemble must have at least
-	often   int // how much more often than others it is drawn, if not 0
+	members int // the least members of the ensemble
+	often   int // how much more often than others the fault is drawn, if not 0
 	begin   func(b *bubble, s step) (what string, heal func())
 }
 
@@ -95,7 +97,7 @@ var faults = []fault{
 	{"reject connections", workload.Long, 1, 0, admit((*zktest.Server).RejectConnections)},
 	{"hang connections", workload.Long, 1, 0, admit((*zktest.Server).HangConnections)},
 	{"restart the ensemble", workload.Short, 1, 0, alone(func(b *bubble) func() {
-		_ = b.server.Stop(context.Background()) // fails only if it is closed
+		_ = b.server.Stop(context.Background()) // fails only if closed
 		return func() { _ = b.server.Start(context.Background()) }
 	})},
 	{"pause the ensemble", workload.Short, 1, 0, alone(pauseAll)},
@@ -122,7 +124,7 @@ var faults = []fault{
 		return fmt.Sprint(which), b.server.HealMembers
 	}},
 	// What a lease must survive: the leader does not hear of a session, or hears late,
-	// while its client still gets answers.
+	// while the client still gets answers.
 	{"isolate a process's member", workload.Long, 3, 0, members(own, isolate)},
 	{"pause a process's member", workload.Long, 3, 0, members(own, pause)},
 	{"slow down and isolate a process's member", workload.Long, 3, 0, func(b *bubble, s step) (string, func()) {
@@ -200,7 +202,7 @@ func leader(b *bubble, s step) []int {
 	return []int{s.Member}
 }
 
-// own returns the member that a process is connected to, or any if there is none.
+// own returns the member of a process's connection, or any member without one.
 func own(b *bubble, s step) []int {
 	if c := b.target(s).conn(); c.Member != 0 {
 		return []int{c.Member}
@@ -231,8 +233,8 @@ func everyMember(b *bubble, _ step) (all []int) {
 	return all
 }
 
-// members is a fault of some members, one after the other. Errors mean that a member has
-// ended meanwhile, by another fault.
+// members is a fault of some members, one after the other. Errors mean the end of a member
+// meanwhile, by another fault.
 func members(which func(b *bubble, s step) []int, begin func(b *bubble, s step, member int) (heal func())) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		all := which(b, s)
@@ -329,12 +331,12 @@ var (
 	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}, Prefix: chroot + "/"}
 	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}, Prefix: chroot + "/"}
 	creates = zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Prefix: chroot + "/", Where: func(r zktest.Request) bool {
-		return r.Op == zktest.OpCreate || strings.HasSuffix(r.Paths[0], "-") // it has no number yet
+		return r.Op == zktest.OpCreate || strings.HasSuffix(r.Paths[0], "-") // without a number yet
 	}}
 )
 
-// strike is a fault that hits some of the next requests before they are carried out, unless
-// there is another fault by then.
+// strike is a fault of some of the next requests, before they are carried out, unless there
+// is another fault by then.
 func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		f := b.server.Inject(zktest.Rule{Match: match, Skip: int(s.Amount * 10), Times: 3, Do: zktest.Call(func(r zktest.Request) {
@@ -351,7 +353,7 @@ func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bu
 }
 
 // loseReplies loses the replies to some requests while the other members lag, so that a
-// client may ask a member what became of its request that does not know of it yet.
+// client may ask about the request at a member not yet knowing of the request.
 func loseReplies(match zktest.Match) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		what, heal := strike(func(b *bubble, r zktest.Request) {
@@ -389,15 +391,15 @@ func expireSession(b *bubble, r zktest.Request) {
 	}
 }
 
-// expire expires the session of a connection, whose client cannot know before it is told.
+// expire expires the session of a connection. The client cannot know before being told.
 func (b *bubble) expire(c zktest.Conn) {
 	b.expired[c.Session] = true
 	b.excuse(b.nameOf(c), b.now(), b.now().Add(b.longest))
-	_ = b.server.ExpireSession(c.Session) // fails if it has ended
+	_ = b.server.ExpireSession(c.Session) // fails if the session has ended
 }
 
 // remove removes a contender's node. It leaves guards alone if names are used for two kinds
-// of locks: only its guard shows that a caller is about to create leases.
+// of locks: only the guard shows that a caller is about to create leases.
 func (b *bubble) remove(path string) {
 	if b.Load.Mixed > 0 && strings.Contains(path, "/locks/") {
 		return
@@ -448,7 +450,7 @@ func (b *bubble) findDisplacedSince(removed workload.Instant) {
 	}
 }
 
-// nameOf returns the name of the process that has a connection, or "" if it has ended.
+// nameOf returns the name of the process of a connection, or "" if the process has ended.
 func (b *bubble) nameOf(c zktest.Conn) string {
 	for _, i := range b.instances {
 		if strings.HasPrefix(c.Addr, i.host+":") {
@@ -470,11 +472,11 @@ func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (str
 }
 
 func pauseAll(b *bubble) func() {
-	_ = b.server.Pause() // fails only if it is closed or stopped
+	_ = b.server.Pause() // fails only if closed or stopped
 	return func() { _ = b.server.Resume() }
 }
 
-// alone is a fault of the whole ensemble, which has one at a time.
+// alone is a fault of the whole ensemble, one at a time.
 func alone(begin func(b *bubble) (heal func())) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		if b.down {

@@ -1,24 +1,23 @@
 // Command simulate runs lockpool against an ensemble in virtual time, with random faults,
-// and checks that locks keep their guarantees.
+// and checks the guarantees of locks.
 //
 //	go run ./testing/lab/simulate [-years 0.01] [-seed 1]
 //
-// The whole stack runs, and the real protocol: pools, the driver, the ZooKeeper client,
-// and the embedded ensemble of zktest, in bubbles of testing/synctest. A bubble has a few
-// processes on a new cluster and lasts some hours of virtual time; everything random in it
-// is drawn from the seed and its number. Go's scheduler is not, so a seed may need several
-// runs to bring a violation back.
+// The whole stack runs, and the real protocol: pools, the driver, the ZooKeeper client, and
+// the embedded ensemble of zktest, in bubbles of testing/synctest. A bubble has a few
+// processes on a new cluster and lasts some hours of virtual time; everything random in a
+// bubble is drawn from the seed and the bubble's number. Go's scheduler is not, so a seed
+// may need several runs to bring a violation back.
 //
-// The checks are those of testing/lab/torture, and some that only virtual time makes
-// possible: see package workload. When there is a violation, the command shortens the
-// bubble's schedule as far as it can, and prints it with a timeline. The last line of the
-// output is
+// The checks are the same as in testing/lab/torture, and some possible only in virtual
+// time: see package workload. On a violation, the command shortens the bubble's schedule as
+// far as possible, and prints the schedule with a timeline. The last line of the output is
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... breaks=... deadlocks=... starved=... victim_in_a_row=... rescues=... virtual=... real=...
 //
-// and only if the first three are 0 is the exit code 0. starved is the longest time for which
-// a victim of deadlocks tried again, at once, until it had its locks, and victim_in_a_row how
-// often in succession a caller was the victim, at the most.
+// and only if the first three are 0 is the exit code 0. starved is the longest time a
+// victim of deadlocks tried again, at once, until the victim had all locks, and
+// victim_in_a_row how often in succession a caller was the victim, at most.
 package main
 
 import (

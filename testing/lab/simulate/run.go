@@ -1,5 +1,7 @@
 package main
 
+// This file runs the bubbles of a run, and adds up what was found.
+
 import (
 	"bufio"
 	"context"
@@ -61,8 +63,8 @@ func (t *total) String() string {
 		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Breaks, t.Deadlocks, t.Starved.Round(time.Millisecond), t.Victim, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
 }
 
-// schedules yields the schedules of a run: those of the bubbles that fit in its time, the
-// last of which is shortened.
+// schedules yields the schedules of a run: of as many bubbles as fit in the time, the last
+// one shortened.
 func (o options) schedules(yield func(schedule) bool) {
 	left := time.Duration(o.Years * float64(year))
 	for n := 0; left > 0; n++ {
@@ -193,7 +195,7 @@ func printFound(out io.Writer, s schedule, r result) {
 	}
 }
 
-// runner runs bubbles in a child, and replaces it when it has ended.
+// runner runs bubbles in a child, and replaces an ended child.
 type runner struct {
 	child   *child
 	profile string
@@ -244,7 +246,7 @@ func replay(ctx context.Context, out io.Writer, o options) (*total, error) {
 	return sum, nil
 }
 
-// state is the file with the bubbles that are finished.
+// state is the file with the finished bubbles.
 type state struct {
 	file     *os.File
 	finished map[int]result
@@ -278,7 +280,7 @@ func openState(o options) (*state, error) {
 	offset := int64(len(line))
 	for {
 		line, err := in.ReadString('\n')
-		if err != nil { // the end, or a line that was not written completely
+		if err != nil { // the end, or an incomplete line
 			_, err := st.file.Seek(offset, io.SeekStart)
 			return st, err
 		}

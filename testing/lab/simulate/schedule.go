@@ -1,5 +1,7 @@
 package main
 
+// This file draws the schedule of a bubble: processes, servers and faults.
+
 import (
 	"encoding/json"
 	"fmt"
@@ -13,45 +15,45 @@ import (
 	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
 )
 
-// schedule is everything that is drawn for a bubble before it begins. It can be printed,
-// replayed and shrunk. What else happens depends on Go's scheduler.
+// schedule is everything drawn for a bubble before the beginning, to be printed, replayed
+// and shrunk. Anything else depends on Go's scheduler.
 type schedule struct {
 	Seed      uint64 // of the run
-	Bubble    int    // its number
+	Bubble    int    // the number of the bubble
 	Lasts     time.Duration
 	Members   int // of the ensemble
 	Tick      time.Duration
-	Reap      time.Duration // interval at which empty containers are deleted
-	Longest   time.Duration // session timeout that the servers grant
+	Reap      time.Duration // interval between deletions of empty containers
+	Longest   time.Duration // longest session timeout granted
 	Load      workload.Config
 	Processes []process
 	Steps     []step // by time
 }
 
-// process is what is drawn for a process. Its machine has the same number.
+// process is everything drawn for a process. The machine has the same number.
 type process struct {
 	Layout  zookeeper.Layout
-	Timeout time.Duration // of its sessions
-	Rate    float64       // of its machine's clocks
-	Latency time.Duration // of its connections: the longest time that a packet takes, in each direction
+	Timeout time.Duration // of the sessions
+	Rate    float64       // of the machine's clocks
+	Latency time.Duration // of the connections: the longest time of a packet, in each direction
 	Workers int
 	Seed    uint64
 
-	Bystander bool // takes no locks: it revokes and breaks those of others
+	Bystander bool // takes no locks, but revokes and breaks locks of others
 }
 
 // step is a fault.
 type step struct {
 	At, Lasts time.Duration
 	Fault     string
-	Process   int     // that the fault is for, from 0
-	Member    int     // that the fault is for, from 1; a follower, if it is for one
-	Holder    bool    // the fault is for the process that has held a lock for the longest time, if there is one
-	Amount    float64 // from 0 to 1, of whatever the fault varies
+	Process   int     // of the fault, from 0
+	Member    int     // of the fault, from 1; a follower, if the fault is a follower's
+	Holder    bool    // the fault is for the longest holder of a lock, if any
+	Amount    float64 // from 0 to 1, of the fault's variable
 }
 
-// Sessions have these timeouts, and clocks these rates. A lease tolerates a difference
-// of 5 % between clocks, which one that runs slowly uses up almost completely.
+// The timeouts of sessions, and the rates of clocks. A lease tolerates a difference of 5 %
+// between clocks, almost used up by a slow clock.
 const (
 	minTimeout = 4 * time.Second
 	maxTimeout = 30 * time.Second
@@ -63,7 +65,7 @@ type mix struct {
 	Pools        int           // in each bubble; 0 draws 3 to 20
 	Interval     time.Duration // mean time between faults; 0 means no faults
 	IgnoreLosses bool
-	Only         string // the faults whose names contain it
+	Only         string // the faults with names containing Only
 }
 
 // draw draws the schedule of a bubble.
@@ -108,7 +110,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		switch r.IntN(3) {
 		case 0:
 			p.Rate = workload.Between(r, 1-maxDrift, 1+maxDrift)
-		case 1: // a lease ends as late as it can
+		case 1: // a lease ends as late as possible
 			p.Rate = 1 - maxDrift
 		}
 		s.Processes = append(s.Processes, p)
@@ -116,7 +118,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 	if r.IntN(2) == 0 {
 		p := s.Processes[r.IntN(pools)]
 		p.Bystander, p.Workers, p.Seed = true, 2, r.Uint64()
-		if m.IgnoreLosses { // a break is a loss that no fault of the schedule brings back
+		if m.IgnoreLosses { // a break is a loss not brought back by any fault of the schedule
 			p.Workers = 0
 		}
 		s.Processes = append(s.Processes, p)
@@ -125,8 +127,8 @@ func draw(seed uint64, bubble int, m mix) schedule {
 	return s
 }
 
-// drawSteps draws the faults. Now and then there is none for a while, in which the locks
-// must recover.
+// drawSteps draws the faults. Now and then there is none for a while, for the locks to
+// recover.
 func (s *schedule) drawSteps(r *rand.Rand, m mix) {
 	var possible []fault
 	for _, f := range faults {

@@ -1,5 +1,7 @@
 package main
 
+// This file shortens the schedule of a violation.
+
 import (
 	"context"
 	"errors"
@@ -14,8 +16,8 @@ import (
 )
 
 const (
-	// tries is the number of runs after which a schedule counts as one that does not bring
-	// the violation back. As many runs show how often the whole schedule does.
+	// tries is the number of runs without a violation after which a schedule counts as
+	// harmless. As many runs show how often the whole schedule brings the violation back.
 	tries = 5
 	// afterwards is how much of a schedule is kept after its first violation.
 	afterwards = time.Minute
@@ -42,8 +44,8 @@ func (s *schedule) save(name string) error {
 	return errors.Join(s.write(f), f.Close())
 }
 
-// explain runs a schedule with a violation again, shortens it, and writes the shortest one
-// that brings a violation back, with a timeline.
+// explain runs a schedule with a violation again, shortens the schedule, and writes the
+// shortest schedule that brings a violation back, with a timeline.
 func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o options, s schedule, found result) error {
 	say := func(format string, args ...any) {
 		mu.Lock()
@@ -82,7 +84,8 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	if err := least.save(name + ".json"); err != nil {
 		return err
 	}
-	// A timeline of a shorter run with a violation, if one comes back, in place of that of the first.
+	// A timeline of a shorter run with a violation, if one comes back, in place of the
+	// first timeline.
 	var last result
 	for range tries {
 		if last, err = r.run(ctx, order{Schedule: least, Timeline: name}); err != nil {
@@ -107,7 +110,7 @@ func (o options) violation(s schedule) string {
 	return filepath.Join(o.Out, fmt.Sprintf("violation-%d-%d", s.Seed, s.Bubble))
 }
 
-// firstOf returns the text of the first thing that was found.
+// firstOf returns the text of the first finding.
 func firstOf(r result) string {
 	for _, list := range [][]string{r.Report.Violations, r.Report.Leaked, r.Report.Stuck} {
 		if len(list) > 0 {
@@ -117,13 +120,13 @@ func firstOf(r result) string {
 	return ""
 }
 
-// kindOf returns the word with which the text of a violation begins.
+// kindOf returns the first word of the text of a violation.
 func kindOf(text string) string {
 	kind, _, _ := strings.Cut(text, " ")
 	return kind
 }
 
-// has reports whether a violation of that kind was found.
+// has reports whether a violation of the kind was found.
 func (r result) has(kind string) bool {
 	return slices.ContainsFunc(slices.Concat(r.Report.Violations, r.Report.Leaked, r.Report.Stuck), func(text string) bool {
 		return kindOf(text) == kind
@@ -134,7 +137,7 @@ func (r result) has(kind string) bool {
 type shrinker struct {
 	kind string // of the violation
 	run  func(schedule) (result, error)
-	left int // runs that may follow
+	left int // further runs allowed
 	runs int
 }
 
@@ -152,9 +155,9 @@ func (sh *shrinker) fails(s schedule) (found result, yes bool, err error) {
 	return found, false, nil
 }
 
-// shrink returns the shortest schedule that it finds to bring a violation back: what
-// follows the violation is cut off, and then faults and processes are removed, many at a
-// time at first.
+// shrink returns the shortest schedule found to bring a violation back: everything after
+// the violation is cut off, and then faults and processes are removed, many at a time at
+// first.
 func (sh *shrinker) shrink(s schedule, found result) (schedule, error) {
 	for {
 		shorter := s
@@ -195,7 +198,7 @@ func (sh *shrinker) shrink(s schedule, found result) (schedule, error) {
 	}
 }
 
-// remove removes as many of n parts as it can: halves of them, then quarters, and so on.
+// remove removes as many of n parts as possible: halves of them, then quarters, and so on.
 func (sh *shrinker) remove(s schedule, n int, without func(s schedule, from, until int) schedule) (schedule, error) {
 	for size := (n + 1) / 2; size > 0; size /= 2 {
 		for until := n; until > 0; until -= size {

@@ -1,5 +1,8 @@
 package main
 
+// This file tests the simulation: runs without violations, planted losses, and shortened
+// schedules.
+
 import (
 	"bytes"
 	"context"
@@ -27,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runFor runs bubbles for some virtual time, and returns the output and its last line.
+// runFor runs bubbles for some virtual time, and returns the output and the last line.
 func runFor(t *testing.T, virtual time.Duration, change func(*options)) (sum *total, out, last string) {
 	o := options{
 		mix: mix{Pools: 5, Interval: time.Minute}, Years: float64(virtual) / float64(year),
@@ -57,8 +60,8 @@ func losses(o *options) {
 	o.Seed, o.IgnoreLosses, o.Only, o.Pools, o.Interval = 27, true, "freeze connections for long", 3, 20*time.Second
 }
 
-// Holders that ignore losses are found. What is left of the schedule, with which a
-// violation can be brought back, is shorter.
+// Holders ignoring losses are found. The schedule left to bring a violation back is
+// shorter.
 func TestIgnoredLossesAreFound(t *testing.T) {
 	dir := t.TempDir()
 	sum, out, last := runFor(t, 8*time.Minute, func(o *options) {
@@ -115,7 +118,7 @@ func TestStopAtFirst(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "violation-27-0.txt"), "a timeline, even if the violation does not come back")
 }
 
-// A run goes on after the bubbles in its file, and not after those of another run.
+// A run goes on after the bubbles in its file, and not after the bubbles of another run.
 func TestRunGoesOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
 	seed := uint64(1)
@@ -138,7 +141,7 @@ func TestRunGoesOn(t *testing.T) {
 	r.Figures.Grants += 1_000_000
 	changed, err := json.Marshal(r)
 	require.NoError(t, err)
-	cut := lines[0] + string(changed) + "\n" + lines[1][:len(lines[1])/2] // it was interrupted during a write
+	cut := lines[0] + string(changed) + "\n" + lines[1][:len(lines[1])/2] // interrupted during a write
 	require.NoError(t, os.WriteFile(file, []byte(cut), 0o666))
 	second, _, _ := runFor(t, both, quiet)
 	require.Equal(t, 2, second.bubbles)
@@ -167,7 +170,7 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found.Report.Clean())
 
-	r.limit = time.Second // it takes several
+	r.limit = time.Second // several are needed
 	found, err = r.run(t.Context(), order{Schedule: draw(1, 0, mix{Pools: 20})})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Stuck, 1)
@@ -216,7 +219,7 @@ func TestSchedulesAreDrawnFromTheSeed(t *testing.T) {
 	require.Greater(t, len(pools), 5)
 }
 
-// A violation that takes two faults and one process is brought back by nothing else.
+// A violation of two faults and one process is brought back by nothing else.
 func TestSchedulesAreShortened(t *testing.T) {
 	t.Parallel()
 	s := draw(1, 0, mix{Pools: 7, Interval: time.Minute})

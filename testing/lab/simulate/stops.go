@@ -1,5 +1,7 @@
 package main
 
+// This file has the faults of machines: stops of a process with its clocks.
+
 import (
 	"errors"
 	"net"
@@ -12,14 +14,14 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A machine that stops holds up all that its process says and hears (machineConn), and the
-// process's workers and the contexts of Do at their next look at the time (now). Its clocks
-// stand still. What is not modeled: the library's own timers, and the deadlines of other
-// contexts, fire while the machine stands still, and what they start goes on until it asks
-// for a connection or an answer.
+// A stopped machine holds up everything the process says and hears (machineConn), and the
+// process's workers and the contexts of Do at their next look at the time (now). The
+// machine's clocks stand still. One thing is not modeled: the library's own timers, and the
+// deadlines of other contexts, fire while the machine stands still, and the work started by
+// them goes on until asking for a connection or an answer.
 //
-// stop is a fault of a machine, whose system reports it or does not (as in a virtual machine
-// that is stopped from outside, where the wall clock jumps).
+// stop is a fault of a machine, reported by the system or not (as in a virtual machine
+// stopped from outside, where the wall clock jumps).
 type stop struct {
 	reported  bool
 	cutBefore bool // the network goes before the machine stops
@@ -29,8 +31,8 @@ type stop struct {
 }
 
 const (
-	// Each of the stops that follow each other is shorter than what a clock that is read 20
-	// times a second, and compared with the wall clock, shows at once.
+	// Each of several stops in a row is too short to be shown at once by a clock read 20
+	// times a second and compared with the wall clock.
 	leastPause, mostPause = 20 * time.Millisecond, 60 * time.Millisecond
 )
 
@@ -59,7 +61,7 @@ func (k stop) begin(b *bubble, s step) (string, func()) {
 		b.server.Partition(i.selector(), zktest.Both)
 		b.later(first, halt)
 	case k.often:
-		if s.Amount > 0.5 { // so that the lease runs out
+		if s.Amount > 0.5 { // the lease runs out
 			b.server.Partition(i.selector(), zktest.Both)
 		}
 		k.repeat(b, s, halt, wake, func() bool { return over })
@@ -107,7 +109,7 @@ func (k stop) repeat(b *bubble, s step, halt, wake func(), isOver func() bool) {
 	})
 }
 
-// suspend stops the process and the clocks of its machine, and holds up its connections.
+// suspend stops the process and the machine's clocks, and holds up the connections.
 func (i *instance) suspend() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -138,8 +140,8 @@ func (i *instance) resume(k stop) (d time.Duration) {
 	return d
 }
 
-// awake waits until the process runs, and returns for how long it has stood still so far. It
-// reports false if the process was killed.
+// awake waits until the process runs, and returns how long the process has stood still so
+// far. It reports false if the process was killed.
 func (i *instance) awake() (stoodStill time.Duration, alive bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -149,7 +151,7 @@ func (i *instance) awake() (stoodStill time.Duration, alive bool) {
 	return i.stoodStill, !i.dead
 }
 
-// now returns the time when the process runs. If it was killed, its goroutine ends.
+// now returns the time when the process runs. In a killed process, the goroutine ends.
 func (i *instance) now() workload.Instant {
 	if _, alive := i.awake(); !alive {
 		runtime.Goexit()
@@ -157,8 +159,8 @@ func (i *instance) now() workload.Instant {
 	return i.bubble.now()
 }
 
-// machineConn is a connection of a machine. While the machine is stopped, its process reads
-// nothing, and its deadlines do not come nearer. (What it writes is held up: see suspend.)
+// machineConn is a connection of a machine. While the machine is stopped, the process reads
+// nothing, and deadlines come no nearer. (Writes are held up: see suspend.)
 type machineConn struct {
 	net.Conn
 	*instance

@@ -1,5 +1,7 @@
 package main
 
+// This file has the two clients that the benchmark compares, and the server's process.
+
 import (
 	"bufio"
 	"context"

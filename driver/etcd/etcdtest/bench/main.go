@@ -1,14 +1,13 @@
-// Command bench compares the locks of lockpool on etcd with etcd's own
-// concurrency.Mutex, on one member in a process of its own, in its default configuration,
-// with fsync. In driver/etcd:
+// Command bench compares the locks of lockpool on etcd with etcd's own concurrency.Mutex,
+// on one member in a separate process, in the default configuration, with fsync. In
+// driver/etcd:
 //
 //	go run ./etcdtest/bench [-row NAME] [-d 700ms] [-runs 5]
 //
-// The two take turns (A B A B ...), because only ratios between turns that follow each
-// other are comparable. The table, which is in Markdown, shows the median of the turns and,
-// in parentheses, the worst of them; the ratios are treated alike. The first turn of each is
-// not counted. Requests are the messages that the member counts, with those that keep the
-// sessions alive.
+// The two take turns (A B A B ...), because only ratios between consecutive turns are
+// comparable. The table, in Markdown, shows the median of the turns and, in parentheses,
+// the worst of them; the ratios are treated alike. The first turn of each is not counted.
+// Requests are the messages counted by the member, keep-alives of the sessions included.
 package main
 
 import (
@@ -73,7 +72,7 @@ func main() {
 	}
 }
 
-// start starts the server. It ends at the latest with this process.
+// start starts the server. The server ends at the latest with this process.
 func start() (endpoint string, stop func()) {
 	server := exec.Command(must(os.Executable()), "-serve")
 	server.Stderr = os.Stderr
@@ -87,7 +86,7 @@ func start() (endpoint string, stop func()) {
 	}
 }
 
-// figures are those of the turns of one client.
+// figures are the figures of one client's turns.
 type figures struct{ figure, requests []float64 }
 
 func (r row) measure(endpoint string) string {
@@ -159,7 +158,7 @@ func median(d []time.Duration) (µs float64) {
 	return float64(d[len(d)/2].Nanoseconds()) / 1000
 }
 
-// contend has that many goroutines of each session take one lock.
+// contend has the given number of goroutines of each session take one lock.
 func contend(goroutines int) func([]session) (float64, int) {
 	return func(sessions []session) (perSecond float64, locks int) {
 		return rate(sessions, goroutines, func(int) string { return "contended" })
@@ -199,13 +198,13 @@ func rate(sessions []session, goroutines int, name func(i int) string) (perSecon
 	return float64(locks) / duration.Seconds(), max(locks, 1)
 }
 
-// handOver has each session hold the lock for 3 ms, and measures how long it takes from a
-// release until another session has the lock.
+// handOver has each session hold the lock for 3 ms, and measures the time from a release
+// until another session has the lock.
 func handOver(sessions []session) (p50 float64, locks int) {
 	ctx, cancel := context.WithTimeout(context.Background(), *duration)
 	defer cancel()
 	var took []time.Duration
-	var released time.Time // these three are the lock holder's
+	var released time.Time // guarded by the lock
 	last := -1
 	var done sync.WaitGroup
 	for i, s := range sessions {

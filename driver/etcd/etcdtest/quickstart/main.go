@@ -1,8 +1,9 @@
-// Quickstart is examples/quickstart with the driver for etcd, which that builds and runs:
+// Quickstart is examples/quickstart with the driver for etcd, built and run by the
+// quickstart:
 //
 //	go run ./examples/quickstart -driver etcd
 //
-// It is in this module because it includes a server.
+// The program is in this module because of the included server.
 package main
 
 import (

@@ -1,5 +1,7 @@
 package main
 
+// This file tests the quickstart: the story, and misuse of the command.
+
 import (
 	"os"
 	"os/exec"
@@ -23,7 +25,7 @@ func TestStory(t *testing.T) {
 			temp := t.TempDir()
 			command := exec.CommandContext(t.Context(), "go", append([]string{"run", "./examples/quickstart", "-driver", "etcd"}, args...)...)
 			command.Dir = "../../../.."
-			command.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=-race", "TMPDIR="+temp) // so it is what the tests have compiled
+			command.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=-race", "TMPDIR="+temp) // to use what the tests have compiled
 			var stderr strings.Builder
 			command.Stderr = &stderr
 			stdout, err := command.Output()

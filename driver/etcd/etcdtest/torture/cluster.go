@@ -2,6 +2,8 @@
 
 package main
 
+// This file has the cluster of a campaign: one process for each member.
+
 import (
 	"context"
 	"errors"
@@ -36,7 +38,8 @@ const (
 	askTimeout   = 10 * time.Second // for a request when there is no fault of servers
 )
 
-// cluster is the members, each in a process of its own and behind a proxy that can cut it off.
+// cluster is the members, each in a separate process and behind a proxy able to cut the
+// member off.
 type cluster struct {
 	dir     string
 	members []*member
@@ -49,7 +52,7 @@ type member struct {
 	peers           *etcdtest.Proxy // what the other members connect to
 	admin           *clientv3.Client
 	process         *exec.Cmd
-	paused          workload.Instant // when it was stopped while it led; Never if it was not
+	paused          workload.Instant // when stopped as leader, or Never
 }
 
 func (m *member) client() string { return m.host + ":2379" }
@@ -69,7 +72,7 @@ func start(ctx context.Context) (campaign.Cluster, error) {
 
 func (c *cluster) start(ctx context.Context) error {
 	for i := range campaign.Members {
-		// Nobody else has this loopback address, so the ports are free, and stay so.
+		// No other program has this loopback address, so the ports are free, and stay so.
 		m := &member{
 			name: fmt.Sprint("m", i), dir: filepath.Join(c.dir, strconv.Itoa(i)),
 			host: fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)),
@@ -106,10 +109,10 @@ func (c *cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// memberEnv has the process be a member. Its value is the member's arguments, in lines.
+// memberEnv has the process be a member. The value is the member's arguments, in lines.
 const memberEnv = "LOCKPOOL_TORTURE_MEMBER"
 
-// runMember has the process be a member until its input ends, if it was started for that.
+// runMember has the process be a member until the input ends, if started as a member.
 func runMember() {
 	args := strings.Split(os.Getenv(memberEnv), "\n")
 	if len(args) < 2 {
@@ -133,12 +136,12 @@ func runMember() {
 func urls(text string) []url.URL {
 	u, err := url.Parse(text)
 	if err != nil {
-		panic(err) // it is one of ours
+		panic(err) // an argument of ours
 	}
 	return []url.URL{*u}
 }
 
-// command returns the command that runs a member.
+// command returns the command to run a member.
 func (c *cluster) command(m *member) (*exec.Cmd, error) {
 	var initial []string
 	for _, m := range c.members {
@@ -162,7 +165,7 @@ func (c *cluster) command(m *member) (*exec.Cmd, error) {
 		"--logger", "zap", "--log-level", "error"), nil
 }
 
-// Restart starts a member, and returns when it knows who leads.
+// Restart starts a member, and returns when the member knows who leads.
 func (c *cluster) Restart(i int) error {
 	m := c.members[i]
 	cmd, err := c.command(m)
@@ -199,7 +202,7 @@ func (c *cluster) Restart(i int) error {
 	}
 }
 
-// status asks one member for its status, and waits little for it.
+// status asks one member for the member's status, with a short wait.
 func (m *member) status(ctx context.Context) (*clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, election)
 	defer cancel()
@@ -257,8 +260,8 @@ func (c *cluster) Resume(i int) error {
 	return m.process.Process.Signal(syscall.SIGCONT)
 }
 
-// Isolate implements campaign.Cluster. A follower that is cut off still passes keep-alives of
-// leases on: members do not say who they are when they do so.
+// Isolate implements campaign.Cluster. A follower cut off still passes keep-alives of
+// leases on: members do not say who they are in passing them on.
 func (c *cluster) Isolate(i int) error {
 	for n, m := range c.members {
 		if n == i {
@@ -303,8 +306,8 @@ func (c *cluster) Look(ctx context.Context, _ workload.Config, rec *workload.Rec
 	return err
 }
 
-// leaked returns all that is left: nothing stays but the records of runs, of which there are
-// none here.
+// leaked returns everything left: nothing stays but the records of runs, and there are none
+// here.
 func (c *cluster) leaked(ctx context.Context) (leaked []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -2,6 +2,8 @@
 
 package main
 
+// This file watches the ends of sessions at the servers.
+
 import (
 	"context"
 	"fmt"
@@ -26,12 +28,12 @@ type ends struct {
 	mu      sync.Mutex
 	all     map[clientv3.LeaseID]end
 	removed map[clientv3.LeaseID]bool // by a stranger
-	stale   int                       // how often a member that had led was stopped for longer than the TTL
+	stale   int                       // how often a former leader was stopped for longer than the TTL
 }
 
-// end is the end of a session, and its keys.
+// end is the end of a session, and the session's keys.
 type end struct {
-	at   workload.Instant // the first of the times at which members have told of it
+	at   workload.Instant // the first time when a member has told of the end
 	keys []*mvccpb.KeyValue
 }
 
@@ -59,7 +61,7 @@ func (e *ends) watch(admin *clientv3.Client) {
 	})
 }
 
-// add notes the end of a session, if that is what has removed keys at once.
+// add notes the end of a session, if keys were removed at once by such an end.
 func (e *ends) add(keys []*mvccpb.KeyValue) {
 	i := slices.IndexFunc(keys, func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), prefix+"/.sessions/") })
 	if i < 0 {
@@ -73,15 +75,15 @@ func (e *ends) add(keys []*mvccpb.KeyValue) {
 	}
 }
 
-// remove notes that a stranger is about to revoke a lease.
+// remove notes a stranger's coming revocation of a lease.
 func (e *ends) remove(lease clientv3.LeaseID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.removed[lease] = true
 }
 
-// staleLeader notes that a member that had led, and was stopped for longer than the TTL, is
-// about to go on: it may end leases that it knows (etcd issue 15247).
+// staleLeader notes that a former leader, stopped for longer than the TTL, is about to go
+// on: such a member may end known leases (etcd issue 15247).
 func (e *ends) staleLeader() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -2,6 +2,8 @@
 
 package main
 
+// This file has the faults that only etcd has.
+
 import (
 	"context"
 	"fmt"
@@ -14,8 +16,8 @@ import (
 	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
 )
 
-// faults are those that only etcd has. Both need a leader, so they are faults of servers:
-// there is no other of these at the same time.
+// faults are the faults of etcd only. Both need a leader, so they are faults of servers:
+// one at a time.
 var faults = []campaign.Fault{
 	{Name: "move the leader", Target: campaign.Servers, Lasts: workload.Moment, Begin: moveLeader},
 	{Name: "remove a session", Target: campaign.Servers, Lasts: workload.Moment, Begin: removeSession},

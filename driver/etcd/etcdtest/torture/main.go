@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command torture injects random faults into an etcd cluster of three processes and its
-// clients, and checks that locks keep their guarantees. Package campaign of testing/lab/torture
-// says what is done and what is checked; besides, the leader is moved, and leases are revoked.
+// clients, and checks the guarantees of locks. Package campaign of testing/lab/torture says
+// what is done and what is checked; besides, the leader is moved, and leases are revoked.
 //
 //	go -C driver/etcd run ./etcdtest/torture [-installed] [-duration 10m] [-seed 1]
 //

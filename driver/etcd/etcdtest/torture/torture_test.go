@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the campaign: short runs, planted losses, and the reading of ends.
+
 import (
 	"math/rand/v2"
 	"strings"
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// runCampaign runs a campaign and returns its report and the last line of its output.
+// runCampaign runs a campaign and returns the report and the last line of output.
 func runCampaign(t *testing.T, change func(*campaign.Options)) (workload.Report, string) {
 	o := campaign.DefaultOptions()
 	change(&o)
@@ -44,14 +46,14 @@ func TestCampaignFindsNoViolation(t *testing.T) {
 	}
 }
 
-// A holder that is cut off for longer than its TTL, and ignores that its lease has ended,
-// overlaps with the next one: the campaign finds that.
+// A holder cut off for longer than the TTL, ignoring the end of the lease, overlaps with
+// the next one: the campaign finds the overlap.
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	t.Parallel()
 	found, _ := runCampaign(t, func(o *campaign.Options) {
 		o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 		o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
-		o.Rush = 0                                                        // in which the first holder has another lock
+		o.Rush = 0                                                        // in a rush, the first holder has another lock
 		o.Duration, o.IgnoreLosses = 5*time.Second, true
 		o.Faults = []campaign.Fault{{
 			Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer,
@@ -64,7 +66,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	require.Contains(t, found.Violations[0], "exceeded its limit")
 }
 
-// Whatever is left is found: keys, and leases without any.
+// Everything left is found: keys, and leases without keys.
 func TestLeakedKeysAndLeasesAreFound(t *testing.T) {
 	t.Parallel()
 	c, err := start(t.Context())
@@ -90,7 +92,7 @@ func TestLeakedKeysAndLeasesAreFound(t *testing.T) {
 	require.Empty(t, leaked())
 }
 
-// The end of a session is the driver's to foresee, unless a stranger has brought it about.
+// The end of a session is the driver's to foresee, unless brought about by a stranger.
 func TestEndsOfSessions(t *testing.T) {
 	e := newEnds()
 	defer e.close()

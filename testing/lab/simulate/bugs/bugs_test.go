@@ -1,5 +1,7 @@
 package main
 
+// This file checks that each planted bug compiles, and that the outcome of a run is read.
+
 import (
 	"os/exec"
 	"path/filepath"

@@ -1,16 +1,16 @@
 // Command bugs plants bugs in the library, one at a time, and runs the simulation to see
-// whether it finds them. The list is in bugs.txt.
+// whether they are found. The list is in bugs.txt.
 //
 //	go run ./testing/lab/simulate/bugs [-run REGEXP] [-years 0.01] [-seed 1] [-parallel N] [further flags of simulate]
 //
-// It runs in the root of the repository, whose files it does not change: the go command
-// replaces them while it builds the simulation (go build -overlay). For each bug it
-// prints the violation that was found first, and the virtual and the real time of the
+// Run the command in the root of the repository. The files there are not changed: the go
+// command replaces them in building the simulation (go build -overlay). For each bug the
+// command prints the violation found first, and the virtual and the real time of the
 // bubbles until then. The last line is
 //
 //	bugs=... found=... missed=...
 //
-// The exit code is 1 if a bug is missed for which the list does not say why.
+// The exit code is 1 if a bug is missed without a reason in the list.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 	years := flags.Float64("years", 0.01, "virtual time for each bug, in years of 365 days")
 	seed := flags.Uint64("seed", 1, "seed of the simulation")
 	parallel := flags.Int("parallel", 1, "bubbles at the same time")
-	_ = flags.Parse(os.Args[1:]) // exits if it fails
+	_ = flags.Parse(os.Args[1:]) // exits on failure
 	ok, err := findBugs(ctx, os.Stdout, *run, append([]string{
 		"-years", strconv.FormatFloat(*years, 'g', -1, 64), "-seed", strconv.FormatUint(*seed, 10), "-parallel", strconv.Itoa(*parallel),
 	}, flags.Args()...))
@@ -61,7 +61,7 @@ func main() {
 }
 
 // findBugs runs the simulation with each bug whose name matches. It reports whether all
-// bugs were found, except those that the list says are missed.
+// bugs were found, except the bugs listed as missed.
 func findBugs(ctx context.Context, out io.Writer, match string, flags []string) (ok bool, err error) {
 	bugs, err := readBugs()
 	if err != nil {
@@ -126,7 +126,7 @@ func simulate(ctx context.Context, b plant.Bug, flags []string) (o outcome, err 
 		return o, fmt.Errorf("%w: %s", err, text)
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{"-stop-at-first", "-out", dir}, flags...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its own processes
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the simulation ends its own processes
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	const violated = 1 // the exit code
@@ -139,7 +139,7 @@ func simulate(ctx context.Context, b plant.Bug, flags []string) (o outcome, err 
 	return o, nil
 }
 
-// violationLine is a line of the simulation's output that says what was found.
+// violationLine is the line of the simulation's output with the finding.
 var violationLine = regexp.MustCompile(`(?m)^(VIOLATION|LEFT|STUCK) in bubble \d+ of seed \d+: (.*)$`)
 
 func readOutcome(text string) (o outcome) {

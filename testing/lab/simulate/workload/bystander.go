@@ -1,5 +1,7 @@
 package workload
 
+// This file has bystanders: workers that revoke, break and limit the locks of others.
+
 import (
 	"context"
 	"errors"
@@ -9,7 +11,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// meddle asks for a lock back, breaks what has it or waits for it, or sets a limit. Some
+// meddle asks for a lock back, breaks a holder or a waiter, or sets a limit. Some
 // contenders have gone on by then: to their turn, to a reader's node, to the next lock.
 func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	kind := c.Kinds[r.IntN(len(c.Kinds))]
@@ -17,7 +19,7 @@ func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	switch {
 	case chance(r, 30):
 		return t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
-	case kind == Semaphore && chance(r, 30): // as no caller states a larger one, it admits whom they admit
+	case kind == Semaphore && chance(r, 30): // no caller states a larger one, so the same callers are admitted
 		return t.call(opSetLimit, func(ctx context.Context) error {
 			return pool.Semaphore(t.name, 1).SetLimit(ctx, mostPermits+1+r.IntN(2))
 		})
@@ -37,7 +39,7 @@ func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 		case all && !found.Holds:
 		case !breaks:
 			err = t.call(opAsk, func(ctx context.Context) error { return pool.Revoke(ctx, t.name, found.Node) })
-		case kind != Semaphore || c.Mixed == 0 || found.Holds: // or else only its guard shows that it is about to create leases
+		case kind != Semaphore || c.Mixed == 0 || found.Holds: // or else only the guard shows that leases are about to be created
 			err = t.do(Event{Op: opBreak, Value: orderOf(found.Token)}, func(ctx context.Context) error { return pool.Break(ctx, t.name, found.Node) })
 		}
 		if !all || errors.Is(err, lockpool.ErrPoolClosed) {

@@ -1,5 +1,7 @@
 package workload
 
+// This file has the checks of a record: exclusion, tokens, order, gaps, causes and calls.
+
 import (
 	"cmp"
 	"fmt"
@@ -14,63 +16,63 @@ import (
 
 // Limits are how long things may take.
 type Limits struct {
-	WakeUp     time.Duration // until a client that was paused notices a loss
+	WakeUp     time.Duration // until a paused client notices a loss
 	Overrun    time.Duration // of a call after its context has ended
-	Recovery   time.Duration // without faults, until a lock is granted for which clients wait
+	Recovery   time.Duration // without faults, until a lock is granted to a waiter
 	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
 
-	// CalmOnly says that there is such a time without any fault. Otherwise, the times
-	// between faults count together.
+	// CalmOnly says that there is a whole time of Recovery without any fault. Otherwise,
+	// the times between faults count together.
 	CalmOnly bool
 
 	// Order is how much earlier than another a call must have asked for a lock to be
-	// granted it first, if there was no fault for some time. 0 means that the order is
-	// not checked.
+	// granted the lock first, if there was no fault for some time. With 0, the order is not
+	// checked.
 	Order time.Duration
 
-	// Cause is how long before the loss of a lock there must have been a fault. 0 means
-	// that losses need no cause.
+	// Cause is how long before the loss of a lock there must have been a fault. With 0,
+	// losses need no cause.
 	Cause time.Duration
 
 	// Cycle is for how long callers may wait for each other in a cycle if there is no fault.
 	Cycle time.Duration
 
-	// InFlight is for how long the news that a lock was broken may be on its way to its holder,
-	// if there is no fault. 0 means that releases are checked only if there is none.
+	// InFlight is how long the news of a broken lock may be on the way to the holder
+	// without a fault. With 0, releases are checked only if no news may be on the way.
 	InFlight time.Duration
 
-	// Victims is how often in succession a caller may be the victim of a deadlock if it tries
-	// again at once and there is no fault. 0 means that this is not checked.
+	// Victims is how often in succession a caller may be the victim of a deadlock when
+	// trying again at once without a fault. With 0, this is not checked.
 	Victims int64
 
-	// Noted is within what time a client notes that a context has ended, when it has the
-	// processor. It is 0 in virtual time.
+	// Noted is how soon a client with the processor notes the end of a context. It is 0 in
+	// virtual time.
 	Noted time.Duration
 
-	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
-	// and Settling after a fault. If Lag is 0, deadlocks are not checked.
+	// Lag is how long a client's unwanted nodes may stay without a fault, and Settling
+	// after a fault. If Lag is 0, deadlocks are not checked.
 	Lag, Settling time.Duration
 }
 
 const (
-	// minRequests is how many requests that fit beside a holder make it certain
-	// that some are granted beside it.
+	// minRequests is how many requests fitting beside a holder make a grant beside the
+	// holder certain.
 	minRequests = 50
-	// vicinity is how far from a violation a fault may be to be listed with it.
+	// vicinity is how far from a violation a fault may be to be listed with the violation.
 	vicinity = 5 * time.Second
 	// searchTime limits the search for a linearization of one register.
 	searchTime = 2 * time.Minute
 	// noticeTime is within what time clients learn of something if there is no fault.
 	noticeTime = 2 * time.Second
-	// multiTime is within what time one of several callers of LockAll gets its locks if
-	// nobody holds them and there is no fault.
+	// multiTime is how soon one of several callers of LockAll gets all locks if they are
+	// free and there is no fault.
 	multiTime = 5 * time.Second
-	// removalTime is for how long after the removal of a node a call may still say so: its
+	// removalTime is how long after the removal of a node a call may still say so: the
 	// client may be busy with something else.
 	removalTime = 5 * time.Minute
 )
 
-// expectedErrors are the errors that clients and faults cause.
+// expectedErrors are the errors caused by clients and faults.
 var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered, done, undecided}
 
 // Report is the result of the checks.
@@ -78,11 +80,11 @@ type Report struct {
 	Violations []string
 	Leaked     []string
 	Stuck      []string
-	First      Instant        // when the first violation happened, if that is known
+	First      Instant        // when the first violation happened, if known
 	MaxHolders map[string]int // by lock
 	excused    int            // overlaps while the older holder was paused
 
-	excusedRemoved int // overlaps before the older holder had to know that its node was removed
+	excusedRemoved int // overlaps before the older holder had to know of the removal
 }
 
 // Verdict returns the last line of a campaign's output.
@@ -147,8 +149,8 @@ func Check(rec *Record) Report {
 	return r
 }
 
-// checkOverlaps finds times at which the holders of a lock believed to have more
-// permits than there are.
+// checkOverlaps finds times when the holders of a lock believed to have more permits than
+// there are.
 func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 	var active []*hold
 	for _, h := range holds {
@@ -167,7 +169,7 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 				newest = g
 			}
 		}
-		unknown := slices.ContainsFunc(active, func(g *hold) bool { return g.token == 0 && rec.noticedLate(g) }) // which is the newest
+		unknown := slices.ContainsFunc(active, func(g *hold) bool { return g.token == 0 && rec.noticedLate(g) }) // unknown: which is the newest
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
 			return (g != newest || unknown) && rec.heldInGoodFaith(g.process, h.begin, min(g.end, latestEnd(active, g)))
 		})
@@ -212,8 +214,8 @@ func latestEnd(holds []*hold, but *hold) (end Instant) {
 	return end
 }
 
-// older returns which of two holds was granted first and should have ended. The
-// grant of g was noticed before that of h.
+// older returns which of two holds was granted first and should have ended. The grant of g
+// was noticed before the grant of h.
 func (rec *Record) older(g, h *hold) *hold {
 	switch {
 	case g.token != 0 && h.token != 0 && h.token < g.token:
@@ -225,9 +227,9 @@ func (rec *Record) older(g, h *hold) *hold {
 	}
 }
 
-// noticedLate reports whether a client noticed a grant during or just after a
-// pause, and so may have been granted the lock before the pause, or just after the
-// removal of its node, and so may have been granted it before the removal.
+// noticedLate reports whether a client noticed a grant during or just after a pause, and so
+// may have been granted the lock before the pause, or just after the removal of the node,
+// and so may have been granted the lock before the removal.
 func (rec *Record) noticedLate(h *hold) bool {
 	return rec.pausedDuring(h.process, h.begin, h.begin) || rec.removedDuring(h, h.begin, h.begin)
 }
@@ -239,24 +241,24 @@ func (rec *Record) pausedDuring(process string, from, until Instant) bool {
 	})
 }
 
-// heldInGoodFaith reports whether a process need not have known, for some time, that the
-// servers had ended its session.
+// heldInGoodFaith reports whether, for some time, a process need not have known of the
+// session's end at the servers.
 func (rec *Record) heldInGoodFaith(process string, from, until Instant) bool {
 	return rec.pausedDuring(process, from, until) || slices.ContainsFunc(rec.Jumps, func(j Jump) bool {
 		return j.Process == process && from.within(j.Begin, j.End) && until <= from.Add(j.By+rec.WakeUp)
 	})
 }
 
-// removedDuring reports whether the node of a holder was removed by others, and the
-// holder need not have known of that at any time of the given ones.
+// removedDuring reports whether the node of a holder was removed by others, without the
+// holder having to know of the removal at any of the given times.
 func (rec *Record) removedDuring(h *hold, from, until Instant) bool {
 	return slices.ContainsFunc(rec.Removals, func(x Removal) bool {
 		return x.Lock == h.lock && (x.Order == 0 || h.token == 0 || x.Order == h.order()) && from.within(x.At, rec.due(x, h)) && until <= rec.due(x, h)
 	})
 }
 
-// due returns when a holder must know of the removal of its node: soon if there is no
-// fault, and otherwise when its lease has ended.
+// due returns when a holder must know of the removal of the node: soon if there is no
+// fault, and otherwise when the lease has ended.
 func (rec *Record) due(x Removal, h *hold) Instant {
 	due := x.At.Add(noticeTime)
 	if !rec.calm(x.At.Add(-rec.Revocation), due, removing) {
@@ -275,11 +277,11 @@ func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Dura
 	return sum
 }
 
-// checkTokens finds tokens that do not grow, or that change while a lock is held.
-// A grant is known to precede another one if it was noticed before the other
-// request, or if it was noticed before the other grant and both exclude each
-// other. A reader may share a node of its process that is older than the grants of other
-// readers, so its token is compared only with those that exclude it.
+// checkTokens finds tokens not growing, or changing while a lock is held. A grant is known
+// to precede another one if noticed before the other request, or if noticed before the
+// other grant and both exclude each other. A reader may share a node of the process older
+// than the grants of other readers, so a reader's token is compared only with the tokens of
+// excluded holders.
 func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	type grants struct {
 		holds []*hold // by begin
@@ -325,11 +327,10 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	}
 }
 
-// checkSharing finds a lock that never had several holders, although many
-// requests fit beside a holder.
+// checkSharing finds a lock never shared, although many requests fit beside a holder.
 func (r *Report) checkSharing(holds []*hold) {
 	fitting := 0
-	latest := map[int]Instant{} // by permits, the end of holds that began by then
+	latest := map[int]Instant{} // by permits, the end of holds begun by then
 	begun := 0
 	for _, h := range slices.SortedFunc(slices.Values(holds), func(a, b *hold) int { return cmp.Compare(a.requested, b.requested) }) {
 		for ; begun < len(holds) && holds[begun].begin <= h.requested; begun++ {
@@ -348,8 +349,8 @@ func (r *Report) checkSharing(holds []*hold) {
 	}
 }
 
-// checkRevocations finds holders that listen for revocation requests, but did not
-// notice one and went on holding the lock.
+// checkRevocations finds holders listening for revocation requests, but going on without
+// noticing one.
 func (r *Report) checkRevocations(rec *Record, holds []*hold, calls []*call) {
 	for _, c := range calls {
 		if c.op != opRevoke || c.err != "" {
@@ -372,8 +373,8 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold, calls []*call) {
 	}
 }
 
-// checkGaps finds times in which a lock was free and not granted, although
-// clients waited for it.
+// checkGaps finds times when a lock was free and not granted, although clients waited for
+// the lock.
 func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	free := rec.Begin
 	checkGap := func(until Instant) {
@@ -406,7 +407,7 @@ func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	for _, h := range holds {
 		taken = append(taken, Span{h.process, h.begin, h.end})
 	}
-	for _, c := range calls { // LockAll may hold this lock while it waits for the others
+	for _, c := range calls { // LockAll may hold this lock while waiting for the others
 		if c.op == opLockAll {
 			taken = append(taken, Span{c.process, c.begin, c.end})
 		}
@@ -419,7 +420,7 @@ func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	checkGap(rec.End)
 }
 
-// calms returns the parts of a time in which there was no fault.
+// calms returns the parts of a time without a fault.
 func (rec *Record) calms(from, until Instant) (calms []Span) {
 	faults := slices.SortedFunc(slices.Values(rec.Faults), func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
 	for _, f := range append(faults, Span{Begin: until, End: until}) {
@@ -431,7 +432,7 @@ func (rec *Record) calms(from, until Instant) (calms []Span) {
 	return calms
 }
 
-// checkCauses finds locks that were lost although there was no fault.
+// checkCauses finds locks lost without a fault.
 func (r *Report) checkCauses(rec *Record, holds []*hold) {
 	for _, h := range holds {
 		if rec.Cause == 0 || !h.lost || h.end > rec.End {
@@ -444,7 +445,7 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 	}
 }
 
-// checkReentries finds holders who entered again a lock that they had lost.
+// checkReentries finds holders who entered a lost lock again.
 func (r *Report) checkReentries(rec *Record, holds []*hold) {
 	for _, h := range holds {
 		if h.again && h.lost && h.end == h.begin && !rec.removedDuring(h, h.begin, h.end) {
@@ -453,11 +454,11 @@ func (r *Report) checkReentries(rec *Record, holds []*hold) {
 	}
 }
 
-// checkOrder finds calls that were granted a lock with a queue before others that had
-// asked earlier, had a place in the service's queue, and were still waiting: a call whose
-// holder holds other locks always has one, whatever becomes of these. A waiter
-// whose node is removed loses its place, but queues again at once, and so does one that
-// loses what it holds.
+// checkOrder finds calls granted a lock with a queue before others that had asked earlier,
+// had a place in the service's queue, and were still waiting. A call whose holder holds
+// other locks always has a place, even after losing the other locks. A waiter whose node is
+// removed loses the place, but queues again at once, and so does a waiter that loses the
+// held locks.
 func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 	asking := slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
 		return rec.Order == 0 || kindOf(c.lock) == Plain || c.permits == 0
@@ -466,7 +467,7 @@ func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 	calls = slices.DeleteFunc(slices.Clone(asking), func(c *call) bool {
 		return c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
 	})
-	var waiting []*call // that asked before
+	var waiting []*call // asked before
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
@@ -481,9 +482,9 @@ func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 	}
 }
 
-// placeSince returns since when a call may have had its place in the queue: a process that
-// passes a lock on keeps its place for as long as any of its calls waits or has the lock. calls
-// are for the same lock, in the order in which they began.
+// placeSince returns since when a call may have had a place in the queue: a process with
+// local handoff keeps a place for as long as any of its calls waits or has the lock. calls
+// are for the same lock, in the order of their beginning.
 func (rec *Record) placeSince(c *call, calls []*call) Instant {
 	since := c.begin
 	if !slices.Contains(rec.PassesOn, c.process) {
@@ -501,8 +502,8 @@ func (rec *Record) placeSince(c *call, calls []*call) Instant {
 	return since
 }
 
-// lastRemoval returns when a contender for the lock of a call has lost its node last,
-// while the call lasted, or when the call began.
+// lastRemoval returns when a contender for the lock of a call last lost a node, during the
+// call, or when the call began.
 func (rec *Record) lastRemoval(c *call) Instant {
 	last := c.begin
 	for _, x := range rec.Removals {
@@ -520,21 +521,21 @@ func (rec *Record) losesMeanwhile(c *call) bool {
 	})
 }
 
-// excludes reports whether two calls ask for permits that one holder or the other can
-// have, or that are granted in order anyway, as those of a semaphore are.
+// excludes reports whether two calls ask for permits that only one holder can have, or that
+// are granted in order anyway, as a semaphore's are.
 func (c *call) excludes(other *call) bool {
 	return c.of != many || c.permits+other.permits > c.of
 }
 
-// The faults whose descriptions begin like this end what some contenders have, and do
-// not keep any client from learning that.
+// Faults with descriptions beginning like this end the holds or waits of some contenders,
+// and keep no client from learning so.
 const (
 	removing = "remove "
 	expiring = "expire "
 )
 
-// calm reports whether there was no fault in a time, apart from those whose descriptions
-// begin in one of the given ways.
+// calm reports whether there was no fault in a time, apart from faults with descriptions
+// beginning in one of the given ways.
 func (rec *Record) calm(from, until Instant, but ...string) bool {
 	return !slices.ContainsFunc(rec.Faults, func(f Span) bool {
 		return f.Begin <= until && from <= f.End &&
@@ -542,8 +543,8 @@ func (rec *Record) calm(from, until Instant, but ...string) bool {
 	})
 }
 
-// checkMultis finds callers of LockAll who wait although nobody holds any of their locks,
-// because they wait for each other.
+// checkMultis finds callers of LockAll waiting for each other although all their locks are
+// free.
 func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 	if rec.Cause == 0 {
 		return
@@ -589,7 +590,7 @@ func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 }
 
 // checkRuns finds periods whose job finished twice, was started again after a client was
-// told that it had finished, or counts as finished although no run of it can have.
+// told of the finish, or counts as finished although no run can have finished.
 func (r *Report) checkRuns(rec *Record, calls []*call) {
 	byPeriod := map[int64][]*call{}
 	for _, c := range calls {
@@ -626,7 +627,7 @@ func (r *Report) checkRuns(rec *Record, calls []*call) {
 	}
 }
 
-// checkRemovals finds holders who did not learn that their nodes were removed.
+// checkRemovals finds holders who did not learn of the removal of their nodes.
 func (r *Report) checkRemovals(rec *Record) {
 	byOrder := rec.byOrder()
 	for _, x := range rec.Removals {
@@ -659,8 +660,8 @@ func (rec *Record) byOrder() map[int64][]*hold {
 	return byOrder
 }
 
-// checkEnds finds holders who did not know that they had lost a lock when the servers
-// ended their session, and so could grant the lock to others.
+// checkEnds finds holders still ignorant of a loss when the servers ended their session,
+// and so could grant the lock to others.
 func (r *Report) checkEnds(rec *Record) {
 	byOrder := rec.byOrder()
 	for _, end := range rec.Ends {
@@ -675,9 +676,8 @@ func (r *Report) checkEnds(rec *Record) {
 	}
 }
 
-// checkUnused finds containers that clients had created, and left behind without a child
-// in them, so that the servers would keep them forever. A client that loses its session
-// cannot remove them.
+// checkUnused finds containers created by clients and left behind without ever a child, so
+// that the servers would keep them forever. A client without a session cannot remove them.
 func (r *Report) checkUnused(rec *Record, calls map[string][]*call) {
 	for _, name := range rec.Unused {
 		for _, c := range calls[name] {
@@ -689,8 +689,8 @@ func (r *Report) checkUnused(rec *Record, calls map[string][]*call) {
 	}
 }
 
-// checkRegisters checks that each lock's register was linearizable, as one that
-// accepts a write unless its token is smaller than the last accepted one.
+// checkRegisters checks that each lock's register was linearizable, as a register accepting
+// a write unless the token is smaller than the last accepted one.
 func (r *Report) checkRegisters(rec *Record) {
 	byLock := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
@@ -724,8 +724,7 @@ func (r *Report) checkRegisters(rec *Record) {
 	}
 }
 
-// checkCalls finds calls that outlasted their context, or ended with an unexpected
-// error.
+// checkCalls finds calls outlasting their context, or ending with an unexpected error.
 func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
 		if !rec.expects(c) {
@@ -748,15 +747,14 @@ func (rec *Record) expects(c *call) bool {
 		return true
 	case c.err == deadlock: // checkDeadlocks looks for the reason
 		return true
-	case c.err == notHeld: // it had gone
+	case c.err == notHeld: // already gone
 		return c.op == opBreak
 	case c.err == "session_lost": // before a server had confirmed the release
 		return slices.Contains([]string{opUnlock, opUnlockAll, opDo, opLockAll}, c.op) && !rec.calm(c.begin.Add(-max(rec.Revocation, rec.Cause)), c.end)
 	case c.err == mixed: // some clients ask for a semaphore's lock
 		return kindOf(c.lock) == Semaphore
 	case c.err == removed:
-		// A process that was paused may see that a node is gone before it knows that its
-		// session has ended.
+		// A paused process may see that a node is gone before knowing of the session's end.
 		several := []string{opLock, opTry, opLockAll, opUnlockAll} // with other locks, or under another lock
 		return rec.pausedDuring(c.process, c.end, c.end) || slices.ContainsFunc(rec.Removals, func(x Removal) bool {
 			return (x.Lock == c.lock || slices.Contains(several, c.op)) && c.end.within(x.At, x.At.Add(removalTime+rec.pausedFor(c.process, x.At, c.end)))

@@ -1,5 +1,8 @@
 package workload
 
+// This file tests the checks: each passes a good record, and finds the violation in a bad
+// one.
+
 import (
 	"fmt"
 	"slices"
@@ -10,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// at returns the time that many milliseconds after the beginning of a record.
+// at returns the time, in milliseconds after the beginning of a record.
 func at(ms int) Instant { return Instant(1).Add(time.Duration(ms) * time.Millisecond) }
 
 // held is an exclusive hold of the lock a.
@@ -46,8 +49,8 @@ func downgraded(process string, token int64, begin, downgraded, end int) []*hold
 	return []*hold{rest.restOf, rest}
 }
 
-// alternating are readers of two processes that never hold the lock together,
-// although each requested it while another was reading.
+// alternating are readers of two processes never holding the lock together, although each
+// requested it while another was reading.
 func alternating(n int) (holds []*hold) {
 	for i := range n {
 		holds = append(holds, heldPart(string(rune('x'+i%2)), int64(i+1), 1, many, 10*i-5, 10*i, 10*i+10))
@@ -55,22 +58,22 @@ func alternating(n int) (holds []*hold) {
 	return holds
 }
 
-// ran is a run of the job of a period. It started at a time, or never.
+// ran is a run of the job of a period. The run started at a time, or never.
 func ran(process string, period int64, err string, started Instant, begin, end int) *call {
 	return &call{process: process, op: opRun, lock: job, limit: time.Minute, period: period, err: err, started: started, begin: at(begin), end: at(end)}
 }
 
-// locked is a call of Lock that was granted.
+// locked is a granted call of Lock.
 func locked(process string, limit time.Duration, begin, end int) *call {
 	return &call{process: process, op: opLock, lock: "a", limit: limit, begin: at(begin), end: at(end)}
 }
 
-// timedOut is a call of Lock that was not granted.
+// timedOut is a call of Lock without a grant.
 func timedOut(begin, end int) *call {
 	return &call{process: "x", op: opLock, lock: "a", limit: time.Minute, begin: at(begin), end: at(end), err: "timeout", portion: portion{1, 1}}
 }
 
-// failed is a call that ended with an error.
+// failed is a call ended by an error.
 func failed(op, err string) []*call {
 	return []*call{{process: "x", op: op, lock: "a", limit: time.Second, begin: at(0), end: at(1), err: err}}
 }
@@ -100,7 +103,7 @@ func checked(t *testing.T, rec Record) Report {
 	return r
 }
 
-// beside are faults between which, and before and after, there is none for as long as given.
+// beside are faults with calm times of the given length between, before and after them.
 func beside(calm int) []Span {
 	return []Span{{"delay", at(1_000), at(30_000)}, {"pause", at(5000), at(20_000)}, {"kill", at(29_000 + calm), at(70_000)}, {"cut", at(70_000), at(100_000)}}
 }
@@ -329,7 +332,7 @@ func TestLeakedNodesAndStuckCallsAreFound(t *testing.T) {
 	}
 }
 
-// strict are the limits of a record in virtual time, in which there is more to check.
+// strict are the limits of a record in virtual time, with more to check.
 func strict(rec Record) Record {
 	rec.Limits = Limits{
 		WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 3 * time.Second,
@@ -344,7 +347,7 @@ func lost(h *hold) *hold {
 	return h
 }
 
-// again is the hold of a holder that had lost the lock, and lost it at once.
+// again is the hold of a holder after a loss, lost again at once.
 func again(h *hold) *hold {
 	h.again = true
 	return lost(h)
@@ -353,7 +356,7 @@ func again(h *hold) *hold {
 // removal is the removal of the node of the lock a with an order number.
 func removal(ms int, order int64) []Removal { return []Removal{{at(ms), "a", order}} }
 
-// unlocked is a hold and the call of Unlock that ended it.
+// unlocked is a hold and the ending call of Unlock.
 func unlocked(token int64, begin, end, confirmed int, err string) ([]*hold, []*call) {
 	h := held("x", token, begin, end)
 	return []*hold{h}, []*call{{process: "x", op: opUnlock, lock: "a", limit: time.Minute, begin: at(end), end: at(confirmed), err: err, releases: h}}
@@ -373,7 +376,7 @@ func both(process string, begin, end int) []*call {
 	return []*call{a, b}
 }
 
-// asked is a call of Lock that was granted an exclusive lock.
+// asked is a call of Lock, granted an exclusive lock.
 func asked(process string, begin, end int) *call {
 	c := locked(process, time.Minute, begin, end)
 	c.portion = portion{1, 1}
@@ -489,7 +492,7 @@ func TestStrictChecks(t *testing.T) {
 	}
 }
 
-// A paused client cannot notice a loss. It must notice it shortly after the pause.
+// A paused client cannot notice a loss, but must notice the loss shortly after the pause.
 func TestOverlapIsExcusedOnlyWhileOlderHolderIsPaused(t *testing.T) {
 	t.Parallel()
 	pause := Span{"x", at(1000), at(5000)}

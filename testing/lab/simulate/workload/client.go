@@ -1,5 +1,8 @@
 package workload
 
+// This file has the clients of a workload: their configuration, and calls with their
+// errors.
+
 import (
 	"context"
 	"errors"
@@ -17,25 +20,25 @@ type Config struct {
 	Seed         uint64
 	Timeout      time.Duration // of sessions
 	Locks        int           // number of exclusive locks; there are at most two of each other kind
-	Process      int           // number of the process, from 0, and of the lock that it mostly has to itself
-	Processes    int           // number of these locks; 0 means that there are none
-	RushEvery    time.Duration // from one rush to the next, in which all workers take those locks
+	Process      int           // number of the process, from 0, and of the process's own lock
+	Processes    int           // number of own locks, or 0
+	RushEvery    time.Duration // from one rush, in which all workers take own locks, to the next
 	Rush         time.Duration // how long a rush lasts
-	TangleEvery  time.Duration // from one tangle to the next, in which workers take several locks one after the other
+	TangleEvery  time.Duration // from one tangle, in which workers take several locks one after the other, to the next
 	Tangle       time.Duration // how long a tangle lasts
 	Kinds        []string      // of locks; each turn draws one of them
 	Reads        float64       // percentage of readers
-	MinPermits   int           // that are acquired of a semaphore
+	MinPermits   int           // acquired of a semaphore
 	Pause        time.Duration // the longest between two turns of a worker
-	Bursts       float64       // percentage of turns that follow the one before at once
+	Bursts       float64       // percentage of turns begun at once after the last
 	Hold         time.Duration // the longest of an ordinary hold
-	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
+	LongHolds    float64       // percentage of the holds of each kind's first lock, lasting from MinLong to MaxLong
 	MinLong      time.Duration
 	MaxLong      time.Duration
-	Bystander    bool    // the workers take no locks: they revoke and break those of others
-	Once         bool    // the workers also take locks whose names are not used again, and run a job that is to finish once in each period
-	Mixed        float64 // percentage of the requests for permits that ask for the exclusive lock of that name instead
-	IgnoreLosses bool    // the workers believe that they hold a lock until they unlock it, as if there were no lease
+	Bystander    bool    // the workers take no locks, but revoke and break locks of others
+	Once         bool    // the workers also take locks with names never used again, and run a job to be finished once in each period
+	Mixed        float64 // percentage of the requests for permits replaced by requests for the exclusive lock of the name
+	IgnoreLosses bool    // the workers believe to hold a lock until Unlock, as if there were no lease
 }
 
 // The operations of calls and accesses.
@@ -59,7 +62,7 @@ const (
 	opUnlockAll = "unlock all"
 	opQueue     = "queue"
 	opList      = "list"
-	opRun       = "run" // of a job that is to finish once in each period
+	opRun       = "run" // of a job to be finished once in each period
 
 	opRead  = "read"
 	opWrite = "write"
@@ -74,12 +77,11 @@ const closing = 5 * time.Second
 // Client is a process whose workers contend for locks, or what stands for one.
 type Client struct {
 	Config
-	// Now returns the time. While the process does not run, it does not return.
+	// Now returns the time, once the process runs.
 	Now func() Instant
 	// Report receives the client's events, and returns the answer to an access.
 	Report func(Event) Answer
-	// Machine has the clock that leases are measured with; nil is the machine of this
-	// process.
+	// Machine has the clock for leases; nil is the machine of this process.
 	Machine *clock.Machine
 
 	ids atomic.Int64
@@ -100,7 +102,7 @@ func (c *Client) Work(pool *lockpool.Pool, worker int) {
 	}
 }
 
-// LongestPause is the longest time for which a worker sleeps, also if its pool has been closed.
+// LongestPause is the longest sleep of a worker, also after the pool has been closed.
 func (c *Config) LongestPause() time.Duration { return 2 * c.Pause }
 
 // Shutdown shuts the pool of a worker down.
@@ -108,8 +110,8 @@ func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
 	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown, Limit: closing}, bound{limit: ShutdownTimeout}, pool.Shutdown)
 }
 
-// bound is the time limit of a call: by a deadline, by a cancellation, which does not come
-// while the machine is stopped, or by the option WaitAtMost.
+// bound is the time limit of a call: by a deadline, by a cancellation (never while the
+// machine is stopped), or by the option WaitAtMost.
 type bound struct {
 	limit    time.Duration
 	canceled bool
@@ -128,13 +130,13 @@ func (b bound) context(parent context.Context, now func() Instant) (context.Cont
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
-// call makes a call, and reports its beginning, which e describes, and its outcome.
+// call makes a call, and reports the beginning, described by e, and the outcome.
 func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
 	return c.callFrom(context.Background(), e, b, do)
 }
 
-// callFrom is call with a context from which that of the call is derived. The call may
-// take longer than its context by the limit in e.
+// callFrom is call with a parent of the call's context. The call may outlast the context by
+// the limit in e.
 func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(context.Context) error) error {
 	e.Kind, e.At, e.Limit = eventCall, c.Now(), e.Limit+b.limit
 	c.Report(e)
@@ -145,8 +147,8 @@ func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(cont
 	return err
 }
 
-// removed is the class of the loss of a lock whose node was removed, and mixed that of a
-// request for a name that is used for another kind of lock.
+// removed is the class of the loss of a lock by removal of the node, and mixed the class of
+// a request for a name in use for another kind of lock.
 const (
 	removed = "lock_lost by removal"
 	mixed   = "kind_mismatch"
@@ -155,8 +157,8 @@ const (
 // notHeld is the class of the error of Break if there is no such contender.
 const notHeld = "not_held"
 
-// done is the class of the error of a run that another one has made unnecessary, and
-// undecided that of a run of which its client does not know whether it was recorded.
+// done is the class of the error of a run made unnecessary by another one, and undecided
+// the class of a run whose client does not know whether the run was recorded.
 const (
 	done      = "done"
 	undecided = "undecided"
@@ -183,7 +185,7 @@ func class(err error) string {
 	return err.Error()
 }
 
-// chance reports true in that percentage of cases.
+// chance reports true in the given percentage of cases.
 func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
 
 // between returns a duration from least to most.

@@ -1,5 +1,8 @@
 package workload
 
+// This file checks the deadlocks of a record: victims without a cycle, and cycles without a
+// victim.
+
 import (
 	"cmp"
 	"fmt"
@@ -9,23 +12,22 @@ import (
 	"time"
 )
 
-// deadlock is the class of the error of a call that waited in a cycle and was chosen to
-// give up.
+// deadlock is the class of the error of a call chosen to give up for waiting in a cycle.
 const deadlock = "deadlock"
 
-// askTime is how much later than another a call must begin so that it certainly asked
-// later: a wait for a plain lock is not seen before it has lasted for some time, and a wait
-// whose holder has just turned a hold into a reader's begins again.
+// askTime is how much later than another a call must begin to have certainly asked later: a
+// wait for a plain lock is not seen for some time, and a wait whose holder has just turned
+// a hold into a reader's begins again.
 const askTime = 2 * time.Second
 
-// wait is a call that waits for a lock, or for several, one after the other.
+// wait is a call waiting for a lock, or for several, one after the other.
 type wait struct {
 	who
 	begin, end Instant
-	gone       Instant // until when others may see it
+	gone       Instant // until when others may see the wait
 	err        string
 	calls      []*call // one for each lock
-	holds      []*hold // what its holder had when it began
+	holds      []*hold // held when the wait began
 }
 
 // who is a holder: each worker is one holder at a time.
@@ -35,7 +37,7 @@ type who struct {
 }
 
 // several reports whether the call waits for several locks, and so has some of them before
-// it has all. The record does not say which.
+// having all. The record does not say which.
 func (w *wait) several() bool { return len(w.calls) > 1 }
 
 // isNested reports whether others may wait for what the caller has.
@@ -55,23 +57,23 @@ func (w *wait) String() string {
 // deadlocks are the waits of a record.
 //
 // A record says when a call began and returned, and a hold is known from the return of the
-// call that acquired it until just before the lock is released. The service sees less: the
-// node of a wait is created after the beginning of the call. And it sees more: the nodes of
-// a wait and of a hold may stay for some time after its end, if there was no fault for no
-// longer than the limit Lag, and otherwise until all faults that touch the process have been
-// over for the limit Settling, in which its session ends or has a connection. So two checks
-// of different kinds are possible. What no service can have seen is certainly wrong. What
-// each service must have seen certainly has to be told; of that, only such times count in
-// which no fault touched any of the processes.
+// acquiring call until just before the release. The service sees less: the node of a wait
+// is created after the beginning of the call. And the service sees more: the nodes of a
+// wait and of a hold may stay for some time after the end, without faults for no longer
+// than the limit Lag, and otherwise until all faults of the process have been over for the
+// limit Settling, when the session has ended or has a connection. So two checks of
+// different kinds are possible. A cycle which no service can have seen is certainly no
+// reason for a victim. A cycle which every service must have seen certainly has to be
+// broken; only times without a fault of any of the processes count here.
 type deadlocks struct {
 	rec       *Record
-	waits     []*wait           // by begin; only those that may be a part of a cycle
+	waits     []*wait           // by begin; only possible parts of a cycle
 	nested    map[*call]bool    // calls whose holders certainly held something when they began
-	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
+	unsettled map[string][]Span // by process, the times when nodes may stay for longer
 }
 
-// checkDeadlocks finds calls that ended as the victim of a deadlock and were on no cycle of
-// waits, or on one that another call was to break, and cycles that nobody broke.
+// checkDeadlocks finds victims of a deadlock on no cycle of waits, or on a cycle to be
+// broken by another call, and cycles never broken.
 func (r *Report) checkDeadlocks(d *deadlocks) {
 	rec := d.rec
 	if rec.Lag == 0 {
@@ -105,8 +107,8 @@ func (r *Report) checkDeadlocks(d *deadlocks) {
 	r.checkCycles(d)
 }
 
-// checkVictim finds victims of cycles that other calls had to break: one that is a victim
-// as well, or one that asked later. A call that only stands before others in a queue is no victim.
+// checkVictim finds victims of cycles to be broken by other calls: by another victim, or by
+// a call that asked later. A call merely before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
 		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin && w.begin < v.end && !d.triesAgain(w)
@@ -125,8 +127,8 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	}
 }
 
-// triesAgain reports whether a call may be as old as an earlier one of its goroutine, which was
-// the victim of a deadlock: no turn with a nested lock was over since.
+// triesAgain reports whether a call may be as old as an earlier one of its goroutine, the
+// victim of a deadlock: no turn with a nested lock was over since.
 func (d *deadlocks) triesAgain(w *wait) (again bool) {
 	for _, before := range d.waits {
 		if before.who != w.who || before.end > w.begin {
@@ -138,8 +140,8 @@ func (d *deadlocks) triesAgain(w *wait) (again bool) {
 	return again
 }
 
-// asked returns until when a call may have joined the last of its queues. A wait for permits
-// joins that of the leases when nobody stands before it any more.
+// asked returns until when a call may have joined the last of its queues. A wait for
+// permits joins the queue of the leases when no other waiter is before it any more.
 func (d *deadlocks) asked(w *wait) Instant {
 	at := w.begin
 	for _, other := range d.waits {
@@ -150,8 +152,8 @@ func (d *deadlocks) asked(w *wait) Instant {
 	return at
 }
 
-// checkCycles finds cycles that nobody broke within the limit Cycle, although no fault touched
-// any process on them.
+// checkCycles finds cycles not broken within the limit Cycle, although no fault touched any
+// process on them.
 func (r *Report) checkCycles(d *deadlocks) {
 	var long []*wait
 	for _, w := range d.waits {
@@ -159,8 +161,8 @@ func (r *Report) checkCycles(d *deadlocks) {
 			long = append(long, w)
 		}
 	}
-	// At these times the last call of a cycle may begin, the last fault be over, or the last
-	// waiter give up that stood before a wait for permits.
+	// Times when the last call of a cycle may begin, the last fault be over, or the last
+	// waiter before a wait for permits give up.
 	var times []Instant
 	for _, w := range long {
 		times = append(times, w.begin)
@@ -211,7 +213,7 @@ func newDeadlocks(rec *Record) *deadlocks {
 	for _, all := range holds {
 		slices.SortStableFunc(all, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
 	}
-	latest := map[who]*wait{} // the call for several locks that began last
+	latest := map[who]*wait{} // the latest call for several locks
 	for _, c := range slices.SortedStableFunc(slices.Values(rec.calls), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) }) {
 		by := who{c.process, c.worker}
 		if w := latest[by]; c.op == opLockAll && w != nil && w.begin == c.begin {
@@ -240,8 +242,8 @@ func newDeadlocks(rec *Record) *deadlocks {
 		if c.op == opLockAll {
 			latest[by] = w
 		}
-		// Whoever holds nothing can only stand before others in a queue, and of those who take
-		// an exclusive lock each waits for the holder as well.
+		// A caller without holds can only be before others in a queue, and every waiter for
+		// an exclusive lock waits for the holder as well.
 		if kind := kindOf(c.lock); c.err == deadlock || len(w.holds) > 0 || c.op == opLockAll || kind == ReadWrite || kind == Semaphore {
 			w.gone = d.gone(w.process, w.end)
 			d.waits = append(d.waits, w)
@@ -250,8 +252,8 @@ func newDeadlocks(rec *Record) *deadlocks {
 	return d
 }
 
-// unsettledTimes returns the times in which faults touch a process, or have not been over
-// for long, in order, without the gaps between those that overlap.
+// unsettledTimes returns the times when faults touch a process, or have not been over for
+// long, in order, with overlapping times joined.
 func (d *deadlocks) unsettledTimes(process string) []Span {
 	times, ok := d.unsettled[process]
 	if ok {
@@ -272,7 +274,7 @@ func (d *deadlocks) unsettledTimes(process string) []Span {
 	return times
 }
 
-// touchesOther reports whether a fault touches one process alone, and that is another one.
+// touchesOther reports whether a fault touches another process alone.
 func (rec *Record) touchesOther(f Span, process string) bool {
 	return slices.ContainsFunc(rec.Single, func(s Span) bool { return s.Begin == f.Begin && s.End == f.End && s.Process != process })
 }
@@ -284,8 +286,7 @@ func (d *deadlocks) settled(process string, from, until Instant) bool {
 	return next == len(times) || times[next].Begin > until
 }
 
-// gone returns until when the servers may have nodes that a process has not wanted since a
-// time.
+// gone returns until when the servers may have nodes unwanted by a process since a time.
 func (d *deadlocks) gone(process string, since Instant) Instant {
 	until := since.Add(d.rec.Lag)
 	times := d.unsettledTimes(process)
@@ -295,7 +296,7 @@ func (d *deadlocks) gone(process string, since Instant) Instant {
 	return until
 }
 
-// near returns the waits that others may have seen during a wait.
+// near returns the waits possibly seen by others during a wait.
 func (d *deadlocks) near(v *wait) (near []*wait) {
 	for _, w := range d.waits {
 		if w.begin <= v.end && v.begin <= w.gone {
@@ -305,10 +306,10 @@ func (d *deadlocks) near(v *wait) (near []*wait) {
 	return near
 }
 
-// onCycle reports whether there may have been a time in a wait at which it was on a cycle
-// of waits, even if the caller of another wait, unless that is nil, had held nothing.
+// onCycle reports whether a wait may have been, at some time, on a cycle of waits, even if
+// the caller of the wait without, if not nil, had held nothing.
 func (d *deadlocks) onCycle(v *wait, near []*wait, without *wait) bool {
-	for _, last := range near { // the one that begins last
+	for _, last := range near { // the latest to begin
 		t := max(last.begin, v.begin)
 		var seen []*wait
 		for _, w := range near {
@@ -335,12 +336,12 @@ func (d *deadlocks) fixpoint(waits []*wait, blocked func(w *wait, others []*wait
 	}
 }
 
-// isBlocked reports whether a wait is certainly blocked by others, all of which last for a
-// whole time: it cannot be granted its lock unless one of them ends, and whoever reads the
-// queues sees that.
+// isBlocked reports whether a wait is certainly blocked by others, all lasting for a whole
+// time: the wait cannot be granted the lock unless one of them ends, as every reader of the
+// queues sees.
 func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool {
 	c := w.calls[0]
-	for _, other := range w.calls { // it asks for them in this order
+	for _, other := range w.calls { // asked for in this order
 		if other.lock < c.lock {
 			c = other
 		}
@@ -359,7 +360,8 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 	if sum <= of {
 		return false
 	}
-	// Of those who wait for permits, only the first can be seen to ask for more than there are.
+	// Of the waiters for permits, only the first can be seen to ask for more than there
+	// are.
 	return kindOf(c.lock) != Semaphore || !slices.ContainsFunc(d.waits, func(x *wait) bool {
 		return x != w && x.calls[0].lock == c.lock && x.begin <= w.begin.Add(askTime) && from <= x.gone && !slices.Contains(others, x)
 	})
@@ -387,7 +389,8 @@ func (d *deadlocks) mayBeBlocked(w *wait, others []*wait, t Instant, without *wa
 	return false
 }
 
-// mayHave calls add for each part of a lock that the caller of a wait may have had at a time.
+// mayHave calls add for each part of a lock possibly held by the caller of a wait at a
+// time.
 func (d *deadlocks) mayHave(x *wait, lock string, t Instant, add func(portion)) {
 	for _, h := range x.holds {
 		if h.lock == lock && t <= d.gone(h.process, h.end) {
@@ -402,7 +405,7 @@ func (d *deadlocks) mayHave(x *wait, lock string, t Instant, add func(portion)) 
 }
 
 // mayPrecede reports whether x may have been before w in the queue of a lock, so that w
-// waited for it.
+// waited for x.
 func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
 	return slices.ContainsFunc(x.calls, func(other *call) bool {
 		return other.lock == c.lock && c.excludes(other) &&
@@ -410,9 +413,9 @@ func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
 	})
 }
 
-// isCycle reports whether a wait may have been on a cycle of waits at a time. A cycle
-// leads through something that is held: two calls that may each have been before the other
-// in a queue are none.
+// isCycle reports whether a wait may have been on a cycle of waits at a time. A cycle leads
+// through something held: two calls, each possibly before the other in a queue, are no
+// cycle.
 func (d *deadlocks) isCycle(v *wait, waits []*wait, t Instant, without *wait) bool {
 	holds, next := map[*wait][]*wait{}, map[*wait][]*wait{}
 	for _, w := range waits {

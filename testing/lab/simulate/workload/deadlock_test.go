@@ -1,5 +1,7 @@
 package workload
 
+// This file tests the check of deadlocks on short records.
+
 import (
 	"testing"
 	"time"
@@ -7,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// story is a record of holders, each of which holds a lock and waits for others.
+// story is a record of holders, each holding a lock and waiting for others.
 type story struct{ Record }
 
 // The portions of locks.
@@ -34,13 +36,13 @@ func (s *story) downgrades(end int) *story {
 	return s
 }
 
-// waits adds a call of that worker, which ends with an error, or is granted the lock.
+// waits adds a call of the worker, ending with an error, or granted the lock.
 func (s *story) waits(process, lock string, p portion, begin, end int, err string) *story {
 	s.calls = append(s.calls, &call{process: process, op: opLock, lock: lock, limit: time.Minute, begin: at(begin), end: at(end), err: err, portion: p})
 	return s
 }
 
-// waitsForAll adds a call of that worker for several locks.
+// waitsForAll adds a call of the worker for several locks.
 func (s *story) waitsForAll(process string, begin, end int, err string, locks ...string) *story {
 	for _, lock := range locks {
 		s.waits(process, lock, whole, begin, end, err)
@@ -67,7 +69,7 @@ func (s *story) told() []string {
 	return r.Violations
 }
 
-// pair is a cycle of x, which asks first and holds a, and y, which holds b.
+// pair is a cycle of x, asking first and holding a, and y, holding b.
 func pair(xErr string, xEnd int, yErr string, yEnd int) *story {
 	return new(story).holds("x", "a", whole, 0, xEnd).holds("y", "b", whole, 0, yEnd).
 		waits("x", "b", whole, 1000, xEnd, xErr).waits("y", "a", whole, 4000, yEnd, yErr)

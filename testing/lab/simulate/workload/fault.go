@@ -13,11 +13,11 @@ import (
 type Length int
 
 const (
-	Moment  Length = iota // it is over at once
+	Moment  Length = iota // over at once
 	Short                 // for less than a session timeout
 	Long                  // for up to two and a half session timeouts
-	Longer                // for as long as that, whatever the session
-	Stopped               // for as long as machines stop, whatever the session timeout
+	Longer                // for as long, independent of the session
+	Stopped               // for as long as machines stop, independent of the session timeout
 )
 
 // LeastStop and MostStop are how long machines stop.
@@ -57,8 +57,7 @@ type Deck[F any] struct {
 // Deal returns the next fault.
 func (d *Deck[F]) Deal(r *rand.Rand) F { return d.DealFirst(r, func(F) bool { return true }) }
 
-// DealFirst returns the next of the faults for which fits reports true, or the next fault if
-// there is none.
+// DealFirst returns the next fault satisfying fits, or the next fault if there is none.
 func (d *Deck[F]) DealFirst(r *rand.Rand, fits func(F) bool) F {
 	if len(d.left) == 0 {
 		d.left = slices.Clone(d.All)
@@ -70,7 +69,7 @@ func (d *Deck[F]) DealFirst(r *rand.Rand, fits func(F) bool) F {
 	return f
 }
 
-// Describe says what a fault was injected into, if that is known.
+// Describe says what a fault was injected into, if known.
 func Describe(fault, what string) string {
 	if what == "" {
 		return fault

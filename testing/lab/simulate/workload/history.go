@@ -1,5 +1,7 @@
 package workload
 
+// This file builds the record of a run from the events of clients, and has the registers.
+
 import (
 	"bufio"
 	"encoding/json"
@@ -10,8 +12,8 @@ import (
 	"sync"
 )
 
-// History builds the record from the events of all clients, and keeps the
-// registers that the locks protect.
+// History builds the record from the events of all clients, and keeps the registers
+// protected by the locks.
 type History struct {
 	now func() Instant
 	log io.Writer // receives all events; nil if none does
@@ -21,16 +23,16 @@ type History struct {
 	registers map[string]*register
 	lastGrant Instant
 	granted   chan struct{}  // closed and replaced at every grant
-	open      map[*hold]bool // that have not ended
+	open      map[*hold]bool // not ended
 }
 
-// NewHistory returns an empty history. All events are written to log, unless it is nil.
+// NewHistory returns an empty history. All events are written to log, unless log is nil.
 func NewHistory(now func() Instant, log io.Writer) *History {
 	return &History{now: now, log: log, registers: map[string]*register{}, granted: make(chan struct{}), open: map[*hold]bool{}}
 }
 
-// Collect reads the events of a client until it ends, and answers its accesses. What is
-// open then ends at the time that exit returns.
+// Collect reads the events of a client to the end, and answers accesses. Open calls and
+// holds then end at the time returned by exit.
 func (h *History) Collect(process string, events io.Reader, answers io.Writer, exit func() Instant) {
 	s := h.Stream(process)
 	in, out := bufio.NewScanner(events), json.NewEncoder(answers)
@@ -46,8 +48,8 @@ func (h *History) Collect(process string, events io.Reader, answers io.Writer, e
 	s.End(exit())
 }
 
-// LongestHolder returns the client that has held a lock for the longest time, or
-// "" if there is no holder.
+// LongestHolder returns the client holding a lock for the longest time, or "" if there is
+// no holder.
 func (h *History) LongestHolder() (process string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,11 +62,11 @@ func (h *History) LongestHolder() (process string) {
 	return process
 }
 
-// Waiter is a process that waits for a lock.
+// Waiter is a process waiting for a lock.
 type Waiter struct{ Process, Lock string }
 
-// Waiters returns how many places processes need now in the queues of locks, because calls have
-// waited for them since a time. Calls that pass a lock on among themselves need one.
+// Waiters returns how many places processes need now in the queues of locks, because calls
+// have waited there since a time. Calls of a local handoff need one place together.
 func (h *History) Waiters(since, now Instant) map[Waiter]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,8 +82,7 @@ func (h *History) Waiters(since, now Instant) map[Waiter]int {
 	return waiters
 }
 
-// NextGrant returns the time of the last grant, and a channel that is closed at
-// the next one.
+// NextGrant returns the time of the last grant, and a channel closed at the next one.
 func (h *History) NextGrant() (Instant, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +111,8 @@ func (h *History) Stream(process string) *Stream {
 	return &Stream{History: h, process: process, calls: map[int64]*call{}, holds: map[int64]*hold{}, accesses: map[int64]*access{}}
 }
 
-// Add adds an event to the record. If it is an access, Add carries it out and returns
-// the answer. After End, Add does nothing.
+// Add adds an event to the record. Add carries an access out and returns the answer. After
+// End, Add does nothing.
 func (s *Stream) Add(e Event) (answer Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *Stream) Add(e Event) (answer Answer) {
 	case eventReturn:
 		s.finish(s.calls[e.ID], e)
 	case eventToken:
-		for g := s.holds[e.Hold]; g != nil; g = g.restOf { // the token is that of the grant
+		for g := s.holds[e.Hold]; g != nil; g = g.restOf { // the token of the grant
 			g.token = e.Token
 		}
 	case eventReenter:
@@ -228,7 +229,7 @@ func (s *Stream) access(e Event) Answer {
 	return reply
 }
 
-// End ends the calls and holds of a client that has ended.
+// End ends the calls and holds of an ended client.
 func (s *Stream) End(at Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +247,8 @@ func (s *Stream) End(at Instant) {
 	}
 }
 
-// register is what a lock protects: a store that refuses a write whose token is
-// smaller than the largest one that it has seen.
+// register is what a lock protects: a store refusing a write whose token is smaller than
+// the largest one seen.
 type register struct{ token, value int64 }
 
 func (g *register) write(token, value int64) bool {

@@ -1,5 +1,7 @@
 package workload
 
+// This file tests the building of a record from events.
+
 import (
 	"fmt"
 	"io"
@@ -63,7 +65,7 @@ func TestDowngradeBeginsAnotherHoldOfTheSameGrant(t *testing.T) {
 	require.Equal(t, []*hold{&writer, &reader}, h.record.holds)
 }
 
-// The token that a holder learns after a downgrade is that of the exclusive hold, too.
+// The token learned after a downgrade is also the token of the exclusive hold.
 func TestTokenAfterDowngradeIsThatOfTheGrant(t *testing.T) {
 	t.Parallel()
 	h := NewHistory(func() Instant { return 25 }, nil)

@@ -1,5 +1,7 @@
 package workload
 
+// This file has the kinds of locks in a workload, and the names and nodes of each.
+
 import (
 	"context"
 	"fmt"
@@ -19,14 +21,14 @@ const (
 	Semaphore = "semaphore"
 	Plain     = "plain"
 
-	// own is the kind of the exclusive locks of which each process has one. It is not
-	// drawn for a turn.
+	// own is the kind of the exclusive locks of one process each. It is not drawn for a
+	// turn.
 	own = "own"
 
 	// once is the kind of the exclusive locks whose names are not used again.
 	once = "once"
 
-	// job is the name of the job that is to finish once in each period, and its kind.
+	// job is the name of the job to be finished once in each period, and the kind.
 	job = "job"
 )
 
@@ -38,8 +40,8 @@ func kindOf(name string) string {
 	return kind
 }
 
-// locksOf returns how many locks of a kind there are. Kinds that are rarely drawn
-// have few, so that there is contention for them.
+// locksOf returns how many locks of a kind there are. Rarely drawn kinds have few locks, so
+// that there is contention.
 func locksOf(kind string, most int) int {
 	if kind == Exclusive {
 		return most
@@ -53,7 +55,7 @@ const mostPermits = 3
 
 // kind is a kind of lock.
 type kind struct {
-	directories []string      // that may exist, below the lock's path
+	directories []string      // possible nodes below the lock's path
 	prepare     func(t *turn) // sets the turn's portion, lock and try
 }
 
@@ -70,12 +72,12 @@ var kinds = map[string]*kind{
 	}},
 	Semaphore: {[]string{"", "/locks", "/leases", "/limit"}, func(t *turn) {
 		const most = mostPermits
-		if chance(t.r, t.Mixed) { // with which permits must not mix
+		if chance(t.r, t.Mixed) { // not to be mixed with permits
 			t.portion = portion{most, most}
 			t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 			return
 		}
-		limit := most + t.r.IntN(2) // the smallest that a holder states applies
+		limit := most + t.r.IntN(2) // the smallest stated by a holder applies
 		t.portion = portion{t.MinPermits + t.r.IntN(most-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, t.permits, t.opts...) }
@@ -101,13 +103,13 @@ func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption)
 	}
 }
 
-// Kinds returns the names of all kinds that turns can be drawn from, sorted.
+// Kinds returns the names of all kinds drawn for turns, sorted.
 func Kinds() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(name string) bool { return name == own })
 }
 
-// Directories returns the paths, below a root, of the nodes that are not contenders'
-// own. They stay for a while, or for good.
+// Directories returns the paths, below a root, of the nodes other than contenders'. They
+// stay for a while, or for good.
 func (c Config) Directories(root string) (paths []string) {
 	add := func(name string, locks int) {
 		for i := range locks {
@@ -126,19 +128,19 @@ func (c Config) Directories(root string) (paths []string) {
 	return append(paths, root+"/"+driver.Waits, root+"/"+job)
 }
 
-// IsUsedOnce reports whether a path below the root of all locks is that of a lock whose
-// name is not used again.
+// IsUsedOnce reports whether a path below the root of all locks is a lock's with a name
+// never used again.
 func IsUsedOnce(path string) bool { return kindOf(path) == once }
 
-// IsRecord reports whether a path below the root of all locks is that of the record of a
-// run, or of a directory of records.
+// IsRecord reports whether a path below the root of all locks is the path of the record of
+// a run, or of a directory of records.
 func IsRecord(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return first == driver.Records
 }
 
-// Acquire acquires the second lock of a kind as a worker does that shares it if it can;
-// of a semaphore it acquires two permits.
+// Acquire acquires the second lock of a kind, shared if the kind can be shared; of a
+// semaphore, two permits.
 func Acquire(ctx context.Context, pool *lockpool.Pool, kind string) (release func(context.Context) error, err error) {
 	t := &turn{
 		Client: &Client{Config: Config{Reads: 100, MinPermits: 2}}, pool: pool, r: rand.New(rand.NewPCG(1, 1)),

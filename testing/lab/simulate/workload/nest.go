@@ -1,5 +1,7 @@
 package workload
 
+// This file has nested locks: tangles, duels, and locks taken in one call.
+
 import (
 	"context"
 	"errors"
@@ -10,10 +12,10 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// inTangle reports whether a worker now takes several locks one after the other, without an
-// order that all agree on: all workers do so at the same time, or one of each process. So
-// they wait for each other in cycles, within a process and between processes, and many of
-// these cycles touch.
+// inTangle reports whether a worker now takes several locks one after the other, without a
+// common order: all workers do so at the same time, or one of each process. So they wait
+// for each other in cycles, within a process and between processes, and many of these
+// cycles touch.
 func (c *Client) inTangle(worker int) bool {
 	if c.Tangle == 0 || len(c.tangled()) < 2 {
 		return false
@@ -28,8 +30,8 @@ func (c *Client) inTangle(worker int) bool {
 // inDuel reports whether the next tangle, or the present one, is a duel.
 func (c *Client) inDuel() bool { return time.Duration(c.Now())/c.TangleEvery%6 == 1 }
 
-// tangled returns the names of the locks that are taken with others. Some holds of the first
-// lock of each kind are long, and would keep others from forming cycles.
+// tangled returns the names of the locks taken together with others. Some holds of the
+// first lock of each kind are long, and would keep others from forming cycles.
 func (c *Client) tangled() (names []string) {
 	for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
 		for i := 1; i < locksOf(kind, c.Locks); i++ {
@@ -57,12 +59,12 @@ func (c *Client) tangle(pool *lockpool.Pool, r *rand.Rand, worker int) (err erro
 	return err
 }
 
-// duel takes the same two locks again and again, which others take in the other order, until
-// the tangle ends. A victim of a deadlock begins again at once. One process begins later than
-// the others after each turn.
+// duel takes the same two locks again and again, until the tangle ends, while others take
+// them in the other order. A victim of a deadlock begins again at once. One process begins
+// later than the others after each turn.
 func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error) {
-	pause := time.Millisecond                                                                        // which the caller itself takes
-	names := slices.DeleteFunc(c.tangled(), func(name string) bool { return kindOf(name) == Plain }) // which the victim may take again before the others
+	pause := time.Millisecond                                                                        // as long as the caller's own work
+	names := slices.DeleteFunc(c.tangled(), func(name string) bool { return kindOf(name) == Plain }) // the victim may take a plain lock again before the others
 	n := int(time.Duration(c.Now()) / c.TangleEvery)
 	pair := []string{names[n%len(names)], names[(n+1)%len(names)]}
 	if c.Process%2 == 1 {
@@ -91,8 +93,8 @@ func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error)
 	return err
 }
 
-// newTangledTurn draws a lock that is taken with others, and a way to acquire it. beside are
-// the names of those that the holder has. It returns nil if there is no other lock.
+// newTangledTurn draws a lock to be taken with others, and a way to acquire the lock.
+// beside are the names of the holder's locks. It returns nil if there is no other lock.
 func (c *Client) newTangledTurn(pool *lockpool.Pool, r *rand.Rand, worker int, beside []string) *turn {
 	names := slices.DeleteFunc(c.tangled(), func(name string) bool { return slices.Contains(beside, name) })
 	if len(names) == 0 {
@@ -112,7 +114,7 @@ func (c *Client) turnBeside(pool *lockpool.Pool, r *rand.Rand, worker int, name 
 }
 
 // patience draws how long the holder of a lock waits for another one: in most cases long
-// enough to be told that it waits in vain.
+// enough to be told of a deadlock.
 func (c *Client) patience(r *rand.Rand) bound {
 	b := bound{limit: between(r, min(2*time.Second, c.Timeout), 3*c.Timeout)}
 	if chance(r, 20) {
@@ -122,9 +124,9 @@ func (c *Client) patience(r *rand.Rand) bound {
 	return b
 }
 
-// nest takes a turn with another lock for the same holder, if it is to take one. The wait
-// may outlast the hold: whoever waits need not notice that it has lost what it holds. hold
-// returns the context of what is held.
+// nest takes a turn with another lock for the same holder, if the turn has an inner lock.
+// The wait may outlast the hold: a waiter need not notice the loss of a held lock. hold
+// returns the context of the hold.
 func (t *turn) nest(hold func(context.Context) context.Context) error {
 	if t.inner == 0 {
 		return nil
@@ -152,14 +154,14 @@ func (t *turn) nest(hold func(context.Context) context.Context) error {
 	return inner.take(parent)
 }
 
-// two are the names of the locks that are taken by a call for both.
+// two are the names of the locks taken in one call.
 var two = []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
 
-// hasTwo reports whether there are these locks.
+// hasTwo reports whether there are two such locks.
 func (c *Client) hasTwo() bool { return slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 }
 
-// lockTwo takes a turn with two exclusive locks, of which it gets both or none, for the
-// holder that parent carries if it carries one. beside are the names of what that holds.
+// lockTwo takes a turn with two exclusive locks, both or none, for the holder in parent, if
+// any. beside are the names of the locks held.
 func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Rand, worker int, beside []string) error {
 	names := slices.Clone(two)
 	turns := make([]*turn, len(names))
@@ -189,7 +191,7 @@ func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Ra
 		watchers = append(watchers, w)
 		defer w.end()
 	}
-	for _, t := range turns { // now that all are watched
+	for _, t := range turns { // now with all watched
 		t.access(t.token(t.lock, eventToken))
 	}
 	if chance(r, 20) {

@@ -1,15 +1,18 @@
 package workload
 
+// This file checks what holders are told: losses, releases, contexts, breaks and
+// starvation.
+
 import (
 	"slices"
 	"strings"
 	"time"
 )
 
-// loss is the end of a node that its owner did not remove.
+// loss is the end of a node not removed by the owner.
 type loss struct {
 	at   Instant
-	told bool // only the service can tell its owner: no clock shows it
+	told bool // only the service can tell the owner: no clock shows the loss
 }
 
 // losses returns what nodes have been lost, by their order numbers.
@@ -29,18 +32,19 @@ func (rec *Record) losses() map[int64]loss {
 	return lost
 }
 
-// checkReleases finds releases, by Unlock or at the end of Do, that were confirmed although
-// the lock had been lost: the servers had ended its session, others had removed its node, or
-// another holder had been granted it. (A nil error means that the lock was held until then.)
+// checkReleases finds releases, by Unlock or at the end of Do, confirmed after the loss of
+// the lock: the servers had ended the session, others had removed the node, or another
+// holder had been granted the lock. (A nil error means that the lock was held until then.)
 //
-// Nothing is allowed if servers have ended the session because they did not hear of it: the
-// clock of the lease has to show that, or the wall clock that the lease's is in doubt. (If
-// both hide that the machine was stopped, the check waits until one shows it.) The others
-// are for the service to tell. A release that asks the service is told at once. Beside a fault,
-// the answer may be lost with the connection, and the next answer, that the node is gone, does
-// not say who has removed the node. A release that leaves the lock to others of its process, or
-// to rest, knows what has arrived, so there the news may be on its way: for no longer than the
-// limit InFlight, if there is no fault, and otherwise until the lease has ended.
+// No confirmation is allowed if the servers have ended the session for want of activity:
+// the clock of the lease has to show the end, or the wall clock that the lease's clock is
+// in doubt. (If both hide a stop of the machine, the check waits until one shows the stop.)
+// Other losses are for the service to tell. A release with a request to the service is told
+// at once. Beside a fault, the answer may be lost with the connection, and the next answer,
+// that the node is gone, does not say who has removed the node. A release that leaves the
+// lock to others of the process, or to rest, knows only what has arrived, so the news may
+// be on the way: for no longer than the limit InFlight without a fault, and otherwise until
+// the lease has ended.
 func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 	lost := rec.losses()
 	released := map[*hold]*call{}
@@ -66,7 +70,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 	if rec.InFlight == 0 {
 		return
 	}
-	for _, holds := range byLock { // those whose nodes are not known: after a downgrade, or without a token
+	for _, holds := range byLock { // holds with unknown nodes: after a downgrade, or without a token
 		for n, h := range holds {
 			c := released[h]
 			if c == nil {
@@ -89,7 +93,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 	}
 }
 
-// knows returns when a call that releases a lock has to know of its loss.
+// knows returns when a releasing call has to know of the loss of the lock.
 func (rec *Record) knows(c *call, x loss, calm bool) Instant {
 	by := x.at
 	switch {
@@ -113,13 +117,13 @@ func (rec *Record) knows(c *call, x loss, calm bool) Instant {
 	return by
 }
 
-// ambiguous reports whether it is not known which of two holds was granted first.
+// ambiguous reports whether either of two holds may have been granted first.
 func (rec *Record) ambiguous(h, g *hold) bool {
 	return (h.token == 0 || g.token == 0) && (rec.noticedLate(h) || rec.noticedLate(g))
 }
 
-// leavesToOthers reports whether a call that releases a lock may do so without an answer: the
-// lock rests, or others of its process may have it next, or share it.
+// leavesToOthers reports whether a call may release a lock without an answer: the lock
+// rests, or others of the process may have the lock next, or share the lock.
 func (rec *Record) leavesToOthers(c *call) bool {
 	if c.rests {
 		return true
@@ -132,7 +136,7 @@ func (rec *Record) leavesToOthers(c *call) bool {
 		}))
 }
 
-// howReleased describes a call that releases a lock.
+// howReleased describes a releasing call.
 func (rec *Record) howReleased(c *call) string {
 	switch {
 	case c.rests:
@@ -143,8 +147,8 @@ func (rec *Record) howReleased(c *call) string {
 	return c.op
 }
 
-// checkContexts finds contexts of exclusive holders that had not ended when others got the
-// lock, or shared it after a downgrade.
+// checkContexts finds contexts of exclusive holders still open when others got the lock, or
+// shared the lock after a downgrade.
 func (r *Report) checkContexts(rec *Record, holds []*hold) {
 	for n, h := range holds {
 		if h.downgraded() || h.lost || h.contextEnd <= h.end.Add(rec.Noted) {
@@ -164,7 +168,7 @@ func (r *Report) checkContexts(rec *Record, holds []*hold) {
 	}
 }
 
-// checkEntries finds contexts of entries that had not ended when the entries were unlocked.
+// checkEntries finds contexts of entries still open after the entries were unlocked.
 func (r *Report) checkEntries(rec *Record) {
 	if n := len(rec.outlived); n > 0 {
 		s := rec.outlived[0]
@@ -172,8 +176,8 @@ func (r *Report) checkEntries(rec *Record) {
 	}
 }
 
-// checkBreaks finds requests to break what a contender has that did not find the contender,
-// although it held the lock all the time.
+// checkBreaks finds requests to break a contender which did not find the contender,
+// although the contender held the lock all the time.
 func (r *Report) checkBreaks(rec *Record) {
 	byOrder, lost := rec.byOrder(), rec.losses()
 	for _, c := range rec.calls {
@@ -193,8 +197,8 @@ func (r *Report) checkBreaks(rec *Record) {
 	}
 }
 
-// checkStarvation finds victims of deadlocks that tried again at once, and again and again
-// were the victim, although there was no fault.
+// checkStarvation finds callers that were the victim of a deadlock again and again, trying
+// again at once, without a fault.
 func (r *Report) checkStarvation(rec *Record) {
 	for _, c := range rec.calls {
 		if c.op == opDuel && rec.Victims > 0 && c.victim > rec.Victims && rec.calm(c.begin.Add(-rec.Revocation), c.end, removing) {
@@ -204,8 +208,8 @@ func (r *Report) checkStarvation(rec *Record) {
 	}
 }
 
-// starved returns the longest time for which a victim of a deadlock tried again, and how
-// often in succession a caller was the victim at the most.
+// starved returns the longest time a victim of a deadlock tried again, and how often in
+// succession a caller was the victim at most.
 func (rec *Record) starved() (longest time.Duration, most int64) {
 	for _, c := range rec.calls {
 		if c.op == opDuel && c.victim > 0 {
@@ -215,8 +219,8 @@ func (rec *Record) starved() (longest time.Duration, most int64) {
 	return longest, most
 }
 
-// admitBreaks counts the removals by other sessions as faults that bystanders have asked for.
-// The library has no reason for others.
+// admitBreaks counts the removals by other sessions as faults requested by bystanders. The
+// library has no reason for others.
 func (rec *Record) admitBreaks() {
 	for _, x := range rec.Broken {
 		if slices.ContainsFunc(rec.calls, func(c *call) bool {

@@ -1,5 +1,7 @@
 package workload
 
+// This file tests the checks of what holders are told.
+
 import (
 	"slices"
 	"strings"
@@ -9,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A stop of a machine, of which no server has heard: it ends the session at 30 s.
+// A stop of a machine, unknown to the servers: they end the session at 30 s.
 var stopped = []Span{{"stop a machine: x", at(20_000), at(40_000)}}
 
 func TestPromisesAreChecked(t *testing.T) {
@@ -100,7 +102,7 @@ func TestPromisesAreChecked(t *testing.T) {
 			rec := strict(c.Record)
 			rec.InFlight, rec.Victims = time.Second, 10
 			found := slices.DeleteFunc(Check(&rec).Violations, func(text string) bool {
-				return strings.HasPrefix(text, "lease: ") || strings.HasPrefix(text, "exclusion: ") // which excuse the stop: see TestStrictChecks
+				return strings.HasPrefix(text, "lease: ") || strings.HasPrefix(text, "exclusion: ") // these checks excuse the stop: see TestStrictChecks
 			})
 			if c.text == "" {
 				require.Empty(t, found)

@@ -1,33 +1,36 @@
 package workload
 
+// This file has the record of a run: calls, holds, faults, and the ends of sessions and
+// nodes.
+
 import (
 	"fmt"
 	"strings"
 	"time"
 )
 
-// Record is all that happened in a campaign. The checks read it.
+// Record is everything that happened in a campaign, as read by the checks.
 type Record struct {
 	Limits
-	Begin, End Instant   // of the time in which locks should be granted
+	Begin, End Instant   // of the time when locks should be granted
 	Pauses     []Span    // of clients
 	Jumps      []Jump    // of clients
-	Hidden     []Span    // times in which the clocks of a client do not show that its machine was stopped
+	Hidden     []Span    // times when a client's clocks do not show a stop of the machine
 	Faults     []Span    // with the fault's description in place of a process
-	Single     []Span    // the times of those faults that touch one process alone, with its name
-	Pending    []Span    // the times in which faults of requests may hit one
+	Single     []Span    // the times of faults of one process alone, with the process's name
+	Pending    []Span    // the times when faults of requests may hit one
 	Healed     []Instant // when all faults had been healed
-	Crashes    []string  // clients that ended by themselves
-	Leaked     []string  // nodes of contenders, and whatever else was left at the end
-	Unused     []string  // names of locks that are not used again, whose containers were left at the end
-	Hung       []string  // clients that did not end when they were told to
+	Crashes    []string  // clients ended by themselves
+	Leaked     []string  // nodes of contenders, and anything else left at the end
+	Unused     []string  // names of locks never used again, with containers left at the end
+	Hung       []string  // clients that did not end when told to
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
 	Removals   []Removal
-	Broken     []Removal // of nodes by other sessions, whatever for
+	Broken     []Removal // of nodes by other sessions, for any reason
 	Displaced  []Span    // waiters who had no place in the queue when nodes had been removed for some time
 	Notes      []string  // for the summary
-	PassesOn   []string  // clients that pass locks on in memory: a waiter there has no place at the service
+	PassesOn   []string  // clients with local handoff: a waiter there has no place at the service
 
 	calls      []*call
 	holds      []*hold
@@ -36,13 +39,13 @@ type Record struct {
 	outlived   []Span // when contexts of entries had not ended, although the entries were unlocked
 }
 
-// Span is a time in which something happened to a process.
+// Span is a time when something happened to a process.
 type Span struct {
 	Process    string
 	Begin, End Instant
 }
 
-// Jump is a stop of a machine whose clock does not count the stop. A lease that rests on
+// Jump is a stop of a machine whose clock does not count the stop. A lease proved by
 // answers from before the stop can end too late by the length of the stop.
 type Jump struct {
 	Span // until no lease rests on such an answer any longer
@@ -53,25 +56,25 @@ type Jump struct {
 type SessionEnd struct {
 	At     Instant
 	Orders []int64 // order numbers of the nodes whose locks others can be granted from then on
-	Closed bool    // by its client
-	Forced bool    // by a fault, so that no clock can show it
+	Closed bool    // by the client
+	Forced bool    // by a fault, so no clock can show the end
 }
 
 // Removal is the removal of a contender's node by others than its owner.
 type Removal struct {
 	At    Instant
 	Lock  string
-	Order int64 // the node's order number; 0 if its holder's token has another one
+	Order int64 // the node's order number; 0 if the holder's token has another one
 }
 
-// NewRemoval returns the removal of the node at a path below the root of all locks. zxid
-// is that of the transaction that created the node.
+// NewRemoval returns the removal of the node at a path below the root of all locks. zxid is
+// from the creation of the node.
 func NewRemoval(at Instant, path string, zxid int64) Removal {
 	name, _, _ := strings.Cut(path, "/")
 	switch kindOf(name) {
-	case ReadWrite: // after a downgrade, the token is that of an earlier node
+	case ReadWrite: // after a downgrade, the token is an earlier node's
 		zxid = 0
-	case Plain: // a delete on its way may remove the next holder's node instead
+	case Plain: // a delete on the way may remove the next holder's node instead
 		zxid = 0
 	}
 	return Removal{at, name, zxid}
@@ -90,10 +93,10 @@ type call struct {
 	err        string
 	portion
 	revocable bool
-	releases  *hold // nil for other calls than that which releases it
+	releases  *hold // nil for calls other than the releasing one
 
 	grants  *hold   // nil if the call was not granted a lock
-	rests   bool    // the lock may stay taken after it is unlocked
+	rests   bool    // the lock may stay taken after Unlock
 	period  int64   // of a run; of a break, the order number of the contender
 	victim  int64   // how often in succession the caller was the victim of a deadlock
 	started Instant // when the function of a run started
@@ -118,28 +121,28 @@ func (p portion) String() string {
 	return fmt.Sprintf("%d of %d permits", p.permits, p.of)
 }
 
-// hold is the time in which a client believed that it held a lock. A downgrade
-// ends a hold, and begins another one of the same grant.
+// hold is the time when a client believed to hold a lock. A downgrade ends a hold, and
+// begins another one of the same grant.
 type hold struct {
 	process    string
 	worker     int
 	lock       string
-	token      int64   // 0 if the client did not learn it
+	token      int64   // 0 if unknown to the client
 	reentries  []int64 // the tokens of further entries
 	requested  Instant // when the client began to wait
 	begin, end Instant
 	lost       bool
 	portion
-	again     bool  // the holder had lost the lock before, and not unlocked it
-	restOf    *hold // the exclusive hold that a downgrade has ended, if this is the rest of it
+	again     bool  // the holder had lost the lock before, without Unlock
+	restOf    *hold // the exclusive hold ended by a downgrade, if this is the rest
 	revocable bool
 	revokedAt Instant // when the holder noticed a revocation request
 
-	contextEnd Instant // when the context of the first entry ended, if that was exclusive
+	contextEnd Instant // when the context of the first entry ended, if exclusive
 }
 
-// order is the order number of the node with which a token was issued: the token's lower
-// bits are the turn that the holder had with the node.
+// order is the order number of the node of a token: the token's lower bits are the holder's
+// turn with the node.
 func (h *hold) order() int64 { return orderOf(h.token) }
 
 func orderOf(token int64) int64 {
@@ -159,7 +162,7 @@ type access struct {
 	process      string
 	lock         string
 	write        bool
-	token, value int64 // that were written or read
+	token, value int64 // written or read
 	accepted     bool
 	begin, end   Instant
 }

@@ -1,5 +1,7 @@
 package workload
 
+// This file has sprees: one lock taken many times in quick succession.
+
 import (
 	"context"
 	"errors"
@@ -9,16 +11,15 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// inRush reports whether the workers of all processes now take locks in sprees, as
-// processes do that start to work on something at the same time.
+// inRush reports whether the workers of all processes now take locks in sprees, like
+// processes starting the same work at the same time.
 func (c *Client) inRush() bool {
 	return c.Processes > 0 && c.Rush > 0 && time.Duration(c.Now())%c.RushEvery >= c.RushEvery-c.Rush
 }
 
-// spree takes one lock many times in quick succession: in most cases that of the own
-// process, which no other process wants then, and sometimes that of another one. Some
-// holders keep it for longer, and some waiters soon give up. In some rushes, these locks
-// are plain.
+// spree takes one lock many times in quick succession: in most cases the own process's,
+// wanted by no other process then, and sometimes another's. Some holders keep the lock for
+// longer, and some waiters soon give up. In some rushes, these locks are plain.
 func (c *Client) spree(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	owner := c.Process
 	if chance(r, 10) {

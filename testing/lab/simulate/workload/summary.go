@@ -1,5 +1,7 @@
 package workload
 
+// This file summarizes a record: figures, calls and grants.
+
 import (
 	"fmt"
 	"io"
@@ -13,7 +15,7 @@ import (
 type Figures struct {
 	Grants, Faults, Losses, Rescues, Waits, Refused, Deadlocks, Breaks int
 
-	Starved time.Duration // the longest time for which a victim of deadlocks tried again
+	Starved time.Duration // the longest time a victim of deadlocks tried again
 	Victim  int64         // how often in succession a caller was the victim, at the most
 }
 
@@ -81,8 +83,7 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 	fmt.Fprintln(w, r.Verdict())
 }
 
-// toldDeadlocks returns how long each victim of a deadlock had waited until it was told,
-// sorted.
+// toldDeadlocks returns how long each victim of a deadlock had waited until told, sorted.
 func toldDeadlocks(rec *Record) (told []time.Duration) {
 	last := map[who]Instant{} // of a call for several locks there are several
 	for _, c := range rec.calls {

@@ -21,8 +21,8 @@ const (
 	timeAfter  = 45 * time.Second
 )
 
-// WriteTimeline writes who did what when, as text to name.txt and as a picture to
-// name.svg: everything, or what happened around a moment if that is not Never.
+// WriteTimeline writes who did what when, as text to name.txt and as a picture to name.svg:
+// everything, or the events around a moment other than Never.
 func WriteTimeline(rec *Record, around Instant, name string) error {
 	from, until := rec.Begin, rec.End
 	if around != Never {
@@ -49,7 +49,7 @@ type timeline struct {
 	bars        []bar
 }
 
-// bar is something that went on in a row of the picture.
+// bar is an activity in a row of the picture.
 type bar struct {
 	row        string
 	kind       barKind
@@ -137,7 +137,8 @@ func (t *timeline) writeText(w io.Writer) {
 	}
 }
 
-// chart returns the bars, with a row for each goroutine below those of faults and servers.
+// chart returns the bars, with a row for each goroutine below the rows of faults and
+// servers.
 func (t *timeline) chart() *waterfall.Chart {
 	var names []string
 	for _, b := range t.bars {

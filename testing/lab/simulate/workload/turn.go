@@ -1,5 +1,7 @@
 package workload
 
+// This file has turns: one attempt of a worker to acquire a lock, and the hold.
+
 import (
 	"context"
 	"errors"
@@ -11,7 +13,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// turn is one attempt of a worker to acquire a lock, and the hold that follows.
+// turn is one attempt of a worker to acquire a lock, and the following hold.
 type turn struct {
 	*Client
 	portion
@@ -22,13 +24,13 @@ type turn struct {
 	name         string
 	slow         bool // some holds of this lock are long
 	revocable    bool
-	beside       []string // the other locks that the holder holds
-	inner        int      // how many other locks the holder takes while it holds this one
+	beside       []string // the holder's other locks
+	inner        int      // how many other locks the holder takes under this one
 	brief        bool     // the holder does little
-	again        bool     // the holder has lost this lock and not unlocked it
+	again        bool     // the holder has lost this lock, without Unlock
 	inDo         bool     // the lock is held by a call of Do, and lock is another entry
-	rests        bool     // the lock may stay taken after it is unlocked
-	next         string   // the other lock that the holder takes, if it is to be a certain one
+	rests        bool     // the lock may stay taken after Unlock
+	next         string   // the other lock to be taken, if a certain one
 	waits        bool     // the call does not only try
 	unlocked     bool     // by another goroutine, while the holder waited for another lock
 	bound        bound
@@ -39,7 +41,8 @@ type turn struct {
 	ending       sync.Once
 }
 
-// takeTurn takes one turn. The error is that of the acquisition, or of one within the hold.
+// takeTurn takes one turn. The error is from the acquisition, or from an acquisition within
+// the hold.
 func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if c.inRush() {
 		return c.spree(pool, r, worker)
@@ -75,8 +78,7 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	return t.take(context.Background())
 }
 
-// take acquires the lock, for the holder that parent carries if it carries one, and holds
-// it.
+// take acquires the lock, for the holder in parent, if any, and holds the lock.
 func (t *turn) take(parent context.Context) error {
 	e := Event{
 		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
@@ -105,10 +107,10 @@ func (t *turn) take(parent context.Context) error {
 	return t.hold()
 }
 
-// takeInDo is take by a call of Do. Now and then, what its holder has when Do has returned is
-// a reader's.
+// takeInDo is take by a call of Do. Now and then, the holder has a reader's hold when Do
+// has returned.
 func (t *turn) takeInDo(parent context.Context, e Event) (err error) {
-	t.bound = bound{limit: t.bound.limit, canceled: true} // by a timer that stands still with the machine
+	t.bound = bound{limit: t.bound.limit, canceled: true} // by a timer standing still with the machine
 	e.Kind, e.At, e.Limit = eventCall, t.Now(), t.bound.limit
 	t.Report(e)
 	ctx, cancel := t.bound.context(t.Machine.On(parent), t.Now)
@@ -154,9 +156,9 @@ func (t *turn) follow(held context.Context) {
 	context.AfterFunc(held, func() { t.Report(Event{Kind: eventContext, At: t.Now(), Hold: t.id}) })
 }
 
-// newTurn draws a lock and a way to acquire it. The first lock of each kind is
-// left to one worker of each client: it may be held for longer than the session
-// timeout, for which the others would only wait.
+// newTurn draws a lock and a way to acquire it. The first lock of each kind is left to one
+// worker of each client: it may be held for longer than the session timeout, and others
+// would only wait.
 func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 	t := &turn{Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
 	i, n := 0, locksOf(t.kind, c.Locks)
@@ -194,7 +196,7 @@ func (t *turn) call(op string, do func(context.Context) error) error {
 	return t.do(Event{Op: op}, do)
 }
 
-// do makes a call that has little to do with waiting, and reports it as e.
+// do makes a call without a long wait, and reports the call as e.
 func (t *turn) do(e Event, do func(context.Context) error) error {
 	e.ID, e.Worker, e.Lock = t.ids.Add(1), t.worker, t.name
 	return t.Client.call(e, bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}, do)
@@ -206,8 +208,8 @@ func (t *turn) end(lost bool) {
 	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: at, Hold: t.id, Lost: lost}) })
 }
 
-// hold works under the lock and unlocks it. The error is that of an acquisition within the
-// hold: whoever is the victim of a deadlock releases all locks.
+// hold works under the lock and unlocks the lock. The error is from an acquisition within
+// the hold: the victim of a deadlock releases all locks.
 func (t *turn) hold() error {
 	begin := t.Now()
 	w := t.watch()
@@ -285,8 +287,8 @@ func (t *turn) release() {
 }
 
 // endMeanwhile lets another goroutine end the hold, or turn it into a reader's, while the
-// holder waits for another lock. The node may stay, and the wait keeps its place. The function
-// that it returns waits for that.
+// holder waits for another lock. The node may stay, and the wait keeps its place. The
+// returned function waits for the end.
 func (t *turn) endMeanwhile() (ended func()) {
 	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name, Hold: t.id, Rests: t.rests}
 	after, b := between(t.r, 0, 2*t.Hold), bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}
@@ -316,7 +318,7 @@ func (t *turn) endMeanwhile() (ended func()) {
 	}
 }
 
-// lockAgain acquires the lock that was lost, for the same holder.
+// lockAgain acquires the lost lock, for the same holder.
 func (t *turn) lockAgain() {
 	again := &turn{
 		Client: t.Client, pool: t.pool, r: t.r, worker: t.worker, id: t.ids.Add(1), kind: t.kind, name: t.name,
@@ -340,11 +342,11 @@ type watcher struct {
 	lost     <-chan struct{} // nil if losses are ignored
 	yield    chan struct{}   // closed when the holder gives in to a request
 	unlocked chan struct{}   // to be closed
-	done     chan struct{}   // closed when it has ended
+	done     chan struct{}   // closed when the watcher has ended
 }
 
-// watch starts to watch the hold. Half of the holders release the lock when they
-// notice a revocation request, which forces none of them.
+// watch starts to watch the hold. Half of the holders release the lock on a revocation
+// request; the request forces none of them.
 func (t *turn) watch() *watcher {
 	lock, lost, yields := t.lock, t.lock.Lost(), chance(t.r, 50)
 	requested, revoked := t.requests()
@@ -393,9 +395,9 @@ func (w *watcher) work(d time.Duration) {
 	}
 }
 
-// requests returns a channel that is closed at a revocation request, if the holder
-// listens for them. A revocable lock reports them by its context, which may also
-// end for other reasons.
+// requests returns a channel that is closed at a revocation request, if the holder listens
+// for them. A revocable lock reports requests by the end of the context, but the context
+// may also end for other reasons.
 func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	switch {
 	case !t.revocable:
@@ -441,7 +443,7 @@ func (c *Client) lockOnce(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	return t.take(context.Background())
 }
 
-// runJob runs the job of the present period, unless it has finished.
+// runJob runs the job of the present period, unless finished.
 func (c *Client) runJob(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	const length = Instant(time.Minute)
 	e := Event{ID: c.ids.Add(1), Worker: worker, Op: opRun, Lock: job, Value: int64(c.Now() / length), Limit: closing}
@@ -458,7 +460,7 @@ func (c *Client) runJob(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	})
 }
 
-// reenter acquires the lock again, through its context, and releases that entry.
+// reenter acquires the lock again, through the hold's context, and releases the new entry.
 func (t *turn) reenter() {
 	held := t.lock.Context(context.Background())
 	var inner *lockpool.Lock
@@ -475,7 +477,7 @@ func (t *turn) reenter() {
 	t.checkEnded(held)
 }
 
-// checkEnded reports the context of an entry that has been unlocked, unless it has ended.
+// checkEnded reports the context of an unlocked entry, unless ended.
 func (t *turn) checkEnded(held context.Context) {
 	if held.Err() == nil {
 		t.Report(Event{Kind: eventOutlived, At: t.Now(), Hold: t.id})
