@@ -3,8 +3,6 @@ package workload
 // This file tests the checks of what holders are told.
 
 import (
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,98 +18,69 @@ func TestPromisesAreChecked(t *testing.T) {
 	ended := []SessionEnd{{At: at(30_000), Orders: []int64{order}}}
 	forced := []SessionEnd{{At: at(30_000), Orders: []int64{order}, Forced: true}}
 	closed := []SessionEnd{{At: at(30_000), Orders: []int64{order}, Closed: true}}
-	record := func(rec Record, op string, begin, end int) Record {
+	unknown := []SessionEnd{{At: at(30_000), Orders: []int64{99}}}
+	released := func(op string, begin, end int) []any {
 		h := held("x", order<<10, 10_000, begin)
-		rec.holds = append(rec.holds, h)
-		rec.calls = append(rec.calls, &call{process: "x", op: op, lock: "a", limit: time.Minute, begin: at(begin), end: at(end), releases: h})
-		return rec
+		return []any{h, &call{process: "x", op: op, lock: "a", limit: time.Minute, begin: at(begin), end: at(end), releases: h}}
 	}
-	rests := func(rec Record) Record {
-		rec.calls[len(rec.calls)-1].rests = true
-		return rec
+	resting := func(begin, end int) []any {
+		parts := released(opUnlock, begin, end)
+		parts[1].(*call).rests = true
+		return parts
 	}
-	plain := func(rec Record) Record {
-		rec.Removals = []Removal{NewRemoval(at(30_000), "plain-0", order)}
-		for _, h := range rec.holds {
-			h.lock = "plain-0"
-		}
-		rec.calls[0].lock = "plain-0"
-		return rec
+	plain := func(begin, end int) []any {
+		parts, second := released(opUnlock, begin, end), held("y", 8<<10, 30_500, 33_000)
+		parts[0].(*hold).lock, parts[1].(*call).lock, second.lock = "plain-0", "plain-0", "plain-0"
+		return append(parts, second, []Removal{NewRemoval(at(30_000), "plain-0", order)})
 	}
-	withContext := func(end int, others ...*hold) Record {
+	hidden := func(end int) Record { return Record{Hidden: []Span{{"x", at(20_000), at(end)}}} }
+	withContext := func(end int) *hold {
 		h := heldPart("x", 1, many, many, 0, 0, 10_000)
 		h.contextEnd = at(end)
-		return Record{holds: append([]*hold{h}, others...)}
+		return h
 	}
-	second := held("y", 8<<10, 30_500, 33_000)
-	unknown := []SessionEnd{{At: at(30_000), Orders: []int64{99}}}
-	nested := func(process string) Record {
-		return Record{PassesOn: []string{process}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)},
-			holds: []*hold{{process: "x", lock: "b", requested: at(29_000), begin: at(29_000), end: at(31_000), portion: portion{1, 1}}}}
+	passes := Record{PassesOn: []string{"x"}}
+	overtaken := []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}
+	another := &hold{process: "x", lock: "b", requested: at(29_000), begin: at(29_000), end: at(31_000), portion: portion{1, 1}}
+	breaks := &call{process: "z", op: opBreak, lock: "a", limit: time.Second, begin: at(5000), end: at(5010), err: notHeld, period: order}
+	duel := func(times int64) *call {
+		return &call{process: "x", op: opDuel, limit: time.Minute, begin: at(30_000), end: at(50_000), victim: times}
 	}
-	breaks := func(end int) Record {
-		c := &call{process: "z", op: opBreak, lock: "a", limit: time.Second, begin: at(5000), end: at(5010), err: notHeld, period: order}
-		return Record{holds: []*hold{held("x", order<<10, 1000, end)}, calls: []*call{c}}
-	}
-	duel := func(times int64, faults ...Span) Record {
-		return Record{Faults: faults, calls: []*call{{process: "x", op: opDuel, limit: time.Minute, begin: at(30_000), end: at(50_000), victim: times}}}
-	}
-	for name, c := range map[string]struct {
-		Record
-		text string // of the only violation, if there is one
-	}{
-		"released during the stop, as far as servers know":  {record(Record{Ends: ended, Faults: stopped}, opUnlock, 29_000, 29_999), ""},
-		"released after the session had ended":              {record(Record{Ends: ended, Faults: stopped}, opUnlock, 40_000, 40_000), "release: "},
-		"Do after the session had ended":                    {record(Record{Ends: ended, Faults: stopped}, opDo, 40_000, 40_000), "release: "},
-		"released while the session ended":                  {record(Record{Ends: ended, Faults: stopped}, opUnlock, 29_000, 40_000), "release: "},
-		"rests after the session had ended":                 {rests(record(Record{Ends: ended, Faults: stopped}, opUnlock, 30_001, 30_001)), "release: "},
-		"released while no clock shows the stop":            {record(Record{Ends: ended, Faults: stopped, Hidden: []Span{{"x", at(20_000), at(40_000)}}}, opUnlock, 39_000, 40_000), ""},
-		"released when a clock shows the stop":              {record(Record{Ends: ended, Faults: stopped, Hidden: []Span{{"x", at(20_000), at(30_100)}}}, opUnlock, 39_000, 40_000), "release: "},
-		"the client closed the session":                     {record(Record{Ends: closed, Faults: stopped}, opUnlock, 40_000, 40_000), ""},
-		"a fault ended the session, and the service tells":  {record(Record{Ends: forced}, opUnlock, 30_001, 30_002), "release: "},
-		"a fault ended the session while the lock is left":  {rests(record(Record{Ends: forced}, opUnlock, 30_999, 31_000)), ""},
-		"a fault ended the session long before":             {rests(record(Record{Ends: forced}, opUnlock, 31_001, 31_001)), "release: "},
-		"a fault, while the news cannot come":               {rests(record(Record{Ends: forced, Faults: stopped}, opUnlock, 32_999, 33_000)), ""},
-		"broken while the release was under way in a fault": {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 29_999, 41_000), ""},
-		"broken when the answer may be lost in a fault":     {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 31_000, 32_000), ""},
-		"broken before the release in a fault":              {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 32_000, 32_001), "release: "},
-		"broken before the end of Do in a fault":            {record(Record{Removals: removal(30_000, order), Faults: stopped}, opDo, 32_000, 32_001), "release: "},
-		"another holder, and the node is not known":         {record(Record{Ends: unknown, Faults: stopped, holds: []*hold{second}, Pauses: []Span{{"x", at(20_000), at(40_000)}}}, opUnlock, 40_000, 40_000), "release: "},
-		"a plain lock's delete meets the next node":         {plain(record(Record{holds: []*hold{held("y", 8<<10, 30_500, 33_000)}}, opUnlock, 31_999, 32_000)), ""},
-		"a plain lock is deleted long after the news":       {plain(record(Record{holds: []*hold{held("y", 8<<10, 30_500, 33_000)}}, opUnlock, 32_001, 32_002)), "release: "},
-		"the context ends before others share":              {withContext(10_001, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), ""},
-		"the context ends after others share":               {withContext(10_002, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), "context: "},
-		"the context of an entry goes on":                   {Record{outlived: []Span{{"x", at(5), at(5)}}}, "context: 1 contexts"},
-		"overtaken while it holds another lock":             {nested("x"), "order: "},
-		"overtaken without a place":                         {Record{PassesOn: []string{"x"}, calls: nested("x").calls}, ""},
-		"broken contender holds":                            {breaks(6000), "break: "},
-		"broken contender has gone":                         {breaks(5005), ""},
-		"victim again and again":                            {duel(11), "starvation: "},
-		"victim again and again beside faults":              {duel(11, stopped...), ""},
-		"victim now and then":                               {duel(10), ""},
-		"broken by a bystander": {
-			Record{
-				Broken: removal(30_000, order), holds: []*hold{lost(held("x", order<<10, 0, 30_100))},
-				calls: []*call{{process: "z", op: opBreak, lock: "a", limit: time.Second, begin: at(29_990), end: at(30_010)}},
-			}, "",
-		},
-		"removed by nobody": {Record{Broken: removal(30_000, order), holds: []*hold{lost(held("x", order<<10, 0, 30_100))}}, "loss: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rec := strict(c.Record)
-			rec.InFlight, rec.Victims = time.Second, 10
-			found := slices.DeleteFunc(Check(&rec).Violations, func(text string) bool {
-				return strings.HasPrefix(text, "lease: ") || strings.HasPrefix(text, "exclusion: ") // these checks excuse the stop: see TestStrictChecks
-			})
-			if c.text == "" {
-				require.Empty(t, found)
-				return
-			}
-			require.Len(t, found, 1)
-			require.Contains(t, found[0], c.text)
-		})
-	}
+	limits := strict
+	limits.InFlight, limits.Victims = time.Second, 10
+	check(t, limits, map[string]finding{
+		"released during the stop, as far as servers know":  clean(released(opUnlock, 29_000, 29_999), ended, stopped),
+		"released after the session had ended":              finds("release: ", released(opUnlock, 40_000, 40_000), ended, stopped),
+		"Do after the session had ended":                    finds("release: ", released(opDo, 40_000, 40_000), ended, stopped),
+		"released while the session ended":                  finds("release: ", released(opUnlock, 29_000, 40_000), ended, stopped),
+		"rests after the session had ended":                 finds("release: ", resting(30_001, 30_001), ended, stopped),
+		"released while no clock shows the stop":            clean(hidden(40_000), released(opUnlock, 39_000, 40_000), ended, stopped),
+		"released when a clock shows the stop":              finds("release: ", hidden(30_100), released(opUnlock, 39_000, 40_000), ended, stopped),
+		"the client closed the session":                     clean(released(opUnlock, 40_000, 40_000), closed, stopped),
+		"a fault ended the session, and the service tells":  finds("release: ", released(opUnlock, 30_001, 30_002), forced),
+		"a fault ended the session while the lock is left":  clean(resting(30_999, 31_000), forced),
+		"a fault ended the session long before":             finds("release: ", resting(31_001, 31_001), forced),
+		"a fault, while the news cannot come":               clean(resting(32_999, 33_000), forced, stopped),
+		"broken while the release was under way in a fault": clean(released(opUnlock, 29_999, 41_000), removal(30_000, order), stopped),
+		"broken when the answer may be lost in a fault":     clean(released(opUnlock, 31_000, 32_000), removal(30_000, order), stopped),
+		"broken before the release in a fault":              finds("release: ", released(opUnlock, 32_000, 32_001), removal(30_000, order), stopped),
+		"broken before the end of Do in a fault":            finds("release: ", released(opDo, 32_000, 32_001), removal(30_000, order), stopped),
+		"another holder, and the node is not known":         finds("release: ", released(opUnlock, 40_000, 40_000), held("y", 8<<10, 30_500, 33_000), unknown, stopped, pause("x", 20_000, 40_000)),
+		"a plain lock's delete meets the next node":         clean(plain(31_999, 32_000)),
+		"a plain lock is deleted long after the news":       finds("release: ", plain(32_001, 32_002)),
+		"the context ends before others share":              clean(withContext(10_001), heldPart("y", 2, 1, many, 0, 10_001, 20_000)),
+		"the context ends after others share":               finds("context: ", withContext(10_002), heldPart("y", 2, 1, many, 0, 10_001, 20_000)),
+		"the context of an entry goes on":                   finds("context: 1 contexts", Record{outlived: []Span{{"x", at(5), at(5)}}}),
+		"overtaken while it holds another lock":             finds("order: ", passes, overtaken, another),
+		"overtaken without a place":                         clean(passes, overtaken),
+		"broken contender holds":                            finds("break: ", held("x", order<<10, 1000, 6000), breaks),
+		"broken contender has gone":                         clean(held("x", order<<10, 1000, 5005), breaks),
+		"victim again and again":                            finds("starvation: ", duel(11)),
+		"victim again and again beside faults":              clean(duel(11), stopped),
+		"victim now and then":                               clean(duel(10)),
+		"broken by a bystander":                             clean(Record{Broken: removal(30_000, order)}, lost(held("x", order<<10, 0, 30_100)), &call{process: "z", op: opBreak, lock: "a", limit: time.Second, begin: at(29_990), end: at(30_010)}),
+		"removed by nobody":                                 finds("loss: ", Record{Broken: removal(30_000, order)}, lost(held("x", order<<10, 0, 30_100))),
+	}, "lease: ", "exclusion: ") // these checks excuse the stop: see TestStrictChecks
 }
 
 func TestStarvationIsMeasured(t *testing.T) {
