@@ -13,6 +13,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -46,16 +47,6 @@ func sessionOf(s *zktest.Server, prefix string) int64 {
 	return 0
 }
 
-// closed reports whether a channel is closed.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 func TestExpiringTellsAheadOfTheLoss(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
@@ -72,12 +63,12 @@ func TestExpiringTellsAheadOfTheLoss(t *testing.T) {
 		told := time.Now()
 		for kind, l := range held {
 			<-l.Expiring(time.Second)
-			require.False(t, closed(l.Expiring(500*time.Millisecond)), kind)
-			require.False(t, closed(l.Lost()), kind)
+			require.False(t, plays.Closed(l.Expiring(500*time.Millisecond)), kind)
+			require.False(t, plays.Closed(l.Lost()), kind)
 		}
-		require.False(t, closed(late))
+		require.False(t, plays.Closed(late))
 		<-late
-		require.False(t, closed(mutex.Lost()))
+		require.False(t, plays.Closed(mutex.Lost()))
 		for _, l := range held {
 			<-l.Expiring(200 * time.Millisecond)
 			<-l.Lost()
@@ -89,7 +80,7 @@ func TestExpiringTellsAheadOfTheLoss(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, left, time.Second-slack)
 		require.LessOrEqual(t, left, time.Second+50*time.Millisecond+slack)
-		require.True(t, closed(never), "it is lost")
+		require.True(t, plays.Closed(never), "it is lost")
 		require.Greater(t, told.Sub(began), 4*time.Second*4/10-time.Second, "the lease was long enough")
 		require.NoError(t, own.Resume())
 		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
@@ -119,7 +110,7 @@ func TestExpiringIsQuietWhileTheServiceAnswers(t *testing.T) {
 				s.Reset(zktest.Selector{Session: sessionOf(s, b.Chroot+"/a/")})
 			}
 			for kind, l := range held {
-				require.False(t, closed(l.Expiring(ahead)), "%s after %d minutes", kind, minute)
+				require.False(t, plays.Closed(l.Expiring(ahead)), "%s after %d minutes", kind, minute)
 			}
 		}
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/r/"+b.Children("r")[0], -1))
@@ -132,11 +123,11 @@ func TestExpiringIsQuietWhileTheServiceAnswers(t *testing.T) {
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/f/"+b.Children("f")[0], -1))
 		require.ErrorIs(t, found.Unlock(b.Ctx), lockpool.ErrLockLost)
 		<-late
-		require.False(t, closed(held["mutex"].Expiring(ahead)))
+		require.False(t, plays.Closed(held["mutex"].Expiring(ahead)))
 		require.NoError(t, p.Close())
 		for kind, l := range held {
 			<-l.Expiring(ahead)
-			require.True(t, closed(l.Lost()), kind)
+			require.True(t, plays.Closed(l.Lost()), kind)
 		}
 	})
 }
@@ -151,16 +142,16 @@ func TestExpiringCountsSuspensions(t *testing.T) {
 		ahead := b.Config().SessionTimeout * 4 / 10
 		expiring := l.Expiring(ahead)
 		time.Sleep(b.Config().SessionTimeout / 2) // a new session has a longer lease
-		require.False(t, closed(expiring))
+		require.False(t, plays.Closed(expiring))
 		m.Suspend(b.Config().SessionTimeout * 3 / 20)
 		clock := locktest.StartClock()
 		<-expiring
 		clock.Took(t, 0, 100*time.Millisecond, "telling the holder")
 		require.Equal(t, 1, l.Depth(), "the lock is still held")
 		time.Sleep(b.Config().SessionTimeout / 2)
-		require.False(t, closed(l.Expiring(ahead-time.Millisecond)), "the lease is long again")
+		require.False(t, plays.Closed(l.Expiring(ahead-time.Millisecond)), "the lease is long again")
 		require.Equal(t, 1, l.Depth())
-		require.True(t, closed(expiring), "it stays closed")
+		require.True(t, plays.Closed(expiring), "it stays closed")
 		m.Suspend(b.Config().SessionTimeout)
 		b.AwaitLoss(l)
 		<-l.Expiring(time.Millisecond)
@@ -239,7 +230,7 @@ func TestExpiringCostsNothingAfterUnlock(t *testing.T) {
 		<-late.Lost()
 		synctest.Wait()
 		for _, unlocked := range []<-chan struct{}{expiring, all, again, left} {
-			require.False(t, closed(unlocked), "unlocking does not close it, nor does what comes later")
+			require.False(t, plays.Closed(unlocked), "unlocking does not close it, nor does what comes later")
 		}
 		require.Zero(t, reads())
 		s.Heal()

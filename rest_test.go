@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -87,7 +88,7 @@ func TestRestEndsWithItsNode(t *testing.T) {
 		b.Unlock(w.Granted())
 		// The waiter and the one who had the lock learn of it by watches of their own.
 		b.Until(func() bool { return p.Stats().Resting == 0 }, "the rest has ended")
-		require.False(t, closed(lost), "it was unlocked")
+		require.False(t, plays.Closed(lost), "it was unlocked")
 
 		// What is left of a contender goes with it.
 		permits, err := p.Semaphore("s", 3).Acquire(b.Ctx, 2, option)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/memory"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
@@ -60,14 +61,7 @@ func start[T any](call func() (T, error)) *result[T] {
 	return r
 }
 
-func (r *result[T]) isDone() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
-	}
-}
+func (r *result[T]) isDone() bool { return plays.Closed(r.done) }
 
 // wait returns the result.
 func (r *result[T]) wait() (T, error) {
@@ -83,16 +77,6 @@ func queue(t *testing.T, p *lockpool.Pool, name string) (nodes []string) {
 		nodes = append(nodes, c.Node)
 	}
 	return nodes
-}
-
-// isClosed reports whether a channel is closed.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func must[T any](got T, err error) func(testing.TB) T {

@@ -14,6 +14,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/memory"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 func TestOpenSharesAStoreByName(t *testing.T) {
@@ -108,7 +109,7 @@ func TestPause(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, time.Hour, time.Since(began))
 		require.ErrorIs(t, a.Ping(ctx), context.DeadlineExceeded)
-		require.False(t, isClosed(held.Lost()), "its session has not ended")
+		require.False(t, plays.Closed(held.Lost()), "its session has not ended")
 
 		require.ErrorIs(t, held.Unlock(ctx), context.DeadlineExceeded, "it continues in the background")
 		later := start(func() (*lockpool.Lock, error) { return a.Lock(t.Context(), "c") })
@@ -138,13 +139,13 @@ func TestExpireWhileTheStoreIsPaused(t *testing.T) {
 		store.Expire(q.Contenders[0].Session)
 		require.True(t, store.Remove("b", node))
 		await()
-		require.True(t, isClosed(held.Lost()))
-		require.False(t, isClosed(removed.Lost()))
+		require.True(t, plays.Closed(held.Lost()))
+		require.False(t, plays.Closed(removed.Lost()))
 		require.False(t, waiter.isDone())
 		resume()
 		must(waiter.wait())(t)
 		await()
-		require.True(t, isClosed(removed.Lost()))
+		require.True(t, plays.Closed(removed.Lost()))
 	})
 }
 

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var deadlockTests = []test{
@@ -43,37 +45,13 @@ var deadlockTests = []test{
 	{"RevokedParties", deadlockOfRevokedParties, []string{"Revoker", "Limiter", "PlainLocker"}},
 }
 
-// ask asks for a lock of some kind with a handle. What it gets is released when the handle is
-// closed.
-type ask func(ctx context.Context, h *lockpool.Handle, name string) error
+// What the tests have in common with the plays.
+type ask = plays.Ask
 
-func exclusively(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name)
-	return err
-}
-
-func plainly(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name, lockpool.Plain())
-	return err
-}
-
-func toRead(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name, lockpool.Shared())
-	return err
-}
-
-func withAll(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.LockAll(ctx, []string{name, name + "-too"})
-	return err
-}
-
-// permitsOf asks for n permits of limit.
-func permitsOf(n, limit int) ask {
-	return func(ctx context.Context, h *lockpool.Handle, name string) error {
-		_, err := h.Semaphore(name, limit).Acquire(ctx, n)
-		return err
-	}
-}
+var (
+	exclusively, plainly, toRead = plays.Exclusively, plays.Plainly, plays.ToRead
+	withAll, permitsOf           = plays.WithAll, plays.Permits
+)
 
 // party is a handle that holds some locks and then waits for another one.
 type party struct {
@@ -83,8 +61,13 @@ type party struct {
 }
 
 // parties returns n handles of pools of their own.
-func (b *bench) parties(n int, opts ...lockpool.Option) (all []*party) {
-	for _, p := range b.pools(n, opts...) {
+func (b *bench) parties(n int, opts ...lockpool.Option) []*party {
+	return b.partiesOf(b.pools(n, opts...)...)
+}
+
+// partiesOf returns a handle of each of the pools.
+func (b *bench) partiesOf(pools ...*lockpool.Pool) (all []*party) {
+	for _, p := range pools {
 		all = append(all, &party{p: p, h: b.handle(p)})
 	}
 	return all
@@ -112,28 +95,19 @@ func (b *bench) begins(p *party, get ask, name string) {
 // what it has, and returns those that failed.
 func (b *bench) victims(parties ...*party) (victims []*party) {
 	b.Helper()
-	left := len(parties)
-	done := map[*party]bool{}
-	for left > 0 {
+	for left := slices.Clone(parties); len(left) > 0; {
+		var i int
 		b.until(func() bool {
-			for _, p := range parties {
-				select {
-				case <-p.done:
-					if !done[p] {
-						done[p] = true
-						left--
-						if p.err != nil {
-							require.ErrorIs(b, p.err, lockpool.ErrDeadlock)
-							victims = append(victims, p)
-						}
-						b.close(p.h)
-						return true
-					}
-				default:
-				}
-			}
-			return false
+			i = slices.IndexFunc(left, func(p *party) bool { return plays.Closed(p.done) })
+			return i >= 0
 		}, "a party goes on")
+		p := left[i]
+		left = slices.Delete(left, i, i+1)
+		if p.err != nil {
+			require.ErrorIs(b, p.err, lockpool.ErrDeadlock)
+			victims = append(victims, p)
+		}
+		b.close(p.h)
 	}
 	return victims
 }
@@ -163,7 +137,7 @@ func deadlockOfPools(b *bench) {
 		for i, w := range deadlock.Cycle {
 			require.Equal(b, []string{name(n - 1 + i), name(n + i), "test"}, []string{w.Holds[0].Lock, w.Wait.Lock, w.Owner}, "%d", i)
 			require.Equal(b, os.Getpid(), w.PID)
-			require.Regexp(b, `^behavior.exclusively \(deadlock.go:\d+\) from `, w.Wait.At)
+			require.Regexp(b, `^plays\.\S+ \(deadlock.go:\d+\) from `, w.Wait.At)
 		}
 		var lockErr *lockpool.LockError
 		require.ErrorAs(b, err, &lockErr)
@@ -175,25 +149,20 @@ func deadlockOfPools(b *bench) {
 
 func deadlockOfOnePool(b *bench) {
 	p := b.pool()
-	one, two := &party{p: p, h: b.handle(p)}, &party{p: p, h: b.handle(p)}
-	b.holds(one, exclusively, b.name("1"))
-	b.holds(two, exclusively, b.name("2"))
-	b.asks(one, exclusively, b.name("2"))
+	parties := b.partiesOf(p, p)
+	b.faces(parties, exclusively, exclusively, "1", "2")
 	began := time.Now()
-	b.begins(two, exclusively, b.name("1"))
-	_ = two.returned()
+	b.begins(parties[1], exclusively, b.name("1"))
+	_ = parties[1].returned()
 	b.took(0, began) // no service is asked
-	require.Equal(b, []*party{two}, b.victims(one, two))
+	require.Equal(b, parties[1:], b.victims(parties...))
 }
 
 // deadlockOfKinds lets a kind of lock be held and asked for in cycles, also with another kind.
 func deadlockOfKinds(b *bench, get, other ask) {
 	for i, second := range []ask{get, other} {
 		parties := b.parties(2)
-		x, y := b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
-		b.holds(parties[0], get, x)
-		b.holds(parties[1], second, y)
-		b.asks(parties[0], second, y)
+		x, _ := b.faces(parties, get, second, fmt.Sprint("x", i), fmt.Sprint("y", i))
 		b.begins(parties[1], get, x)
 		require.Len(b, b.victims(parties...), 1)
 	}
@@ -210,7 +179,7 @@ func deadlockWithoutAStatedLimit(b *bench) {
 // readers is.
 func deadlockThroughAWaitingWriter(b *bench) {
 	p := b.pool()
-	for i, parties := range [][]*party{b.parties(3), {{p: p, h: b.handle(p)}, {p: p, h: b.handle(p)}, {p: p, h: b.handle(p)}}} {
+	for i, parties := range [][]*party{b.parties(3), b.partiesOf(p, p, p)} {
 		one, two, writer := parties[0], parties[1], parties[2]
 		x, y := b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
 		b.holds(one, toRead, x)
@@ -262,11 +231,9 @@ func holdThatEndsBreaksTheCycle(b *bench) {
 
 // The victim keeps what it holds, and may ask again.
 func victimDecidesItself(b *bench) {
-	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	parties := b.parties(2)
 	one, two := parties[0], parties[1]
-	b.holds(one, exclusively, x)
-	b.holds(two, exclusively, y)
-	b.asks(one, exclusively, y)
+	x, y := b.faces(parties, exclusively, exclusively, "x", "y")
 	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
 	l := b.lock(two.h, y) // enters again
 	require.NoError(b, l.Verify(b.ctx))
@@ -278,11 +245,9 @@ func victimDecidesItself(b *bench) {
 }
 
 func deadlockCheckOff(b *bench) {
-	parties, x, y := b.parties(2, lockpool.WithDeadlockCheck(0)), b.name("x"), b.name("y")
+	parties := b.parties(2, lockpool.WithDeadlockCheck(0))
 	one, two := parties[0], parties[1]
-	b.holds(one, exclusively, x)
-	b.holds(two, exclusively, y)
-	b.asks(one, exclusively, y)
+	x, _ := b.faces(parties, exclusively, exclusively, "x", "y")
 	b.asks(two, exclusively, x)
 	time.Sleep(2 * looks) // in which they would have looked
 	one.waits()
@@ -293,25 +258,34 @@ func deadlockCheckOff(b *bench) {
 	b.close(two.h)
 }
 
-// pair closes a cycle of two parties, whose second asks last.
-func (b *bench) pair(first, second *party, x, y string) {
+// faces lets the first of two parties hold x and wait for y, which the second holds. It
+// returns the names of both locks.
+func (b *bench) faces(parties []*party, get, other ask, x, y string) (string, string) {
 	b.Helper()
-	b.holds(first, exclusively, x)
-	b.holds(second, exclusively, y)
-	b.asks(first, exclusively, y)
-	b.begins(second, exclusively, x)
+	x, y = b.name(x), b.name(y)
+	b.holds(parties[0], get, x)
+	b.holds(parties[1], other, y)
+	b.asks(parties[0], other, y)
+	return x, y
+}
+
+// pair closes a cycle of two parties, whose second asks last.
+func (b *bench) pair(x, y string, parties ...*party) {
+	b.Helper()
+	x, _ = b.faces(parties, exclusively, exclusively, x, y)
+	b.begins(parties[1], exclusively, x)
 }
 
 // Where the last call does not look, the one before is the victim.
 func deadlockCheckOffForTheLast(b *bench) {
 	one, last := b.parties(1)[0], b.parties(1, lockpool.WithDeadlockCheck(0))[0]
-	b.pair(one, last, b.name("x"), b.name("y"))
+	b.pair("x", "y", one, last)
 	require.Equal(b, []*party{one}, b.victims(one, last))
 }
 
 func deadlockCheckLater(b *bench) {
 	parties := b.parties(2, lockpool.WithDeadlockCheck(3*looks))
-	b.pair(parties[0], parties[1], b.name("x"), b.name("y"))
+	b.pair("x", "y", parties[:2]...)
 	began := time.Now()
 	require.Equal(b, parties[1:], b.victims(parties...))
 	require.GreaterOrEqual(b, time.Since(began), 2*looks)
@@ -320,8 +294,8 @@ func deadlockCheckLater(b *bench) {
 // Two cycles that share nothing have a victim each.
 func severalDeadlocks(b *bench) {
 	parties := b.parties(4)
-	b.pair(parties[0], parties[1], b.name("x"), b.name("y"))
-	b.pair(parties[2], parties[3], b.name("v"), b.name("w"))
+	b.pair("x", "y", parties[:2]...)
+	b.pair("v", "w", parties[2:]...)
 	require.ElementsMatch(b, []*party{parties[1], parties[3]}, b.victims(parties...))
 }
 
@@ -385,10 +359,7 @@ func deadlockOfMixedKinds(b *bench) {
 
 func deadlockOfMixedKindsInOnePool(b *bench) {
 	for i, kinds := range mixed(4) {
-		p, parties := b.pool(), []*party(nil)
-		for range kinds {
-			parties = append(parties, &party{p: p, h: b.handle(p)})
-		}
+		parties := b.partiesOf(slices.Repeat([]*lockpool.Pool{b.pool()}, len(kinds))...)
 		require.Equal(b, parties[3:], b.cycle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
 	}
 }
@@ -433,11 +404,9 @@ func deadlockThatAnotherGuardClosesLate(b *bench) {
 // A victim that tries again is older than who asked after its first try, with a handle of its
 // own and, by the goroutine, without.
 func victimKeepsItsAge(b *bench) {
-	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	parties := b.parties(2)
 	one, two := parties[0], parties[1]
-	b.holds(one, exclusively, x)
-	b.holds(two, exclusively, y)
-	b.asks(one, exclusively, y)
+	x, y := b.faces(parties, exclusively, exclusively, "x", "y")
 	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
 	again, err := two.h.Lock(b.ctx, y) // it held that
 	require.NoError(b, err)
@@ -598,16 +567,13 @@ func deadlockThroughADowngrade(b *bench) {
 // Asking for a lock back hides nothing of a cycle.
 func deadlockOfRevokedParties(b *bench) {
 	for i, get := range []ask{exclusively, plainly, permitsOf(2, 3)} {
-		parties, x, y := b.parties(2), b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
-		one, two := parties[0], parties[1]
-		b.holds(one, get, x)
-		b.holds(two, get, y)
-		b.asks(one, get, y)
+		parties := b.parties(2)
+		x, y := b.faces(parties, get, get, fmt.Sprint("x", i), fmt.Sprint("y", i))
 		b.settle()
 		for _, name := range []string{x, y} {
 			require.NoError(b, b.looker.Revoke(b.ctx, name, b.nodes(name)...))
 		}
-		b.begins(two, get, x)
-		require.Equal(b, []*party{two}, b.victims(two, one), "%d", i)
+		b.begins(parties[1], get, x)
+		require.Equal(b, parties[1:], b.victims(parties...), "%d", i)
 	}
 }

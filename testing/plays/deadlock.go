@@ -103,7 +103,7 @@ func (s *Stage) deadlock(other *lockpool.Pool, holdA, holdB, askA, askB Ask, oth
 		before := s.Pool.Stats().Waiting + s.Others.Stats().Waiting
 		p.WaitFor(waits, get, name)
 		s.until(func() bool {
-			return closed(p.Done) || s.Pool.Stats().Waiting+s.Others.Stats().Waiting > before || s.fired()
+			return Closed(p.Done) || s.Pool.Stats().Waiting+s.Others.Stats().Waiting > before || s.fired()
 		}, "the call waits, or the fault has happened")
 	}
 	if otherLast {

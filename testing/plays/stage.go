@@ -177,11 +177,12 @@ func (s *Stage) begin(ctx context.Context, way Way) func() (*lockpool.Lock, erro
 		defer close(done)
 		l, err = way(ctx, s.Pool, false)
 	}()
-	s.until(func() bool { return closed(done) || s.Pool.Stats().Waiting > before || s.fired() }, "the call waits, or the fault has happened")
+	s.until(func() bool { return Closed(done) || s.Pool.Stats().Waiting > before || s.fired() }, "the call waits, or the fault has happened")
 	return func() (*lockpool.Lock, error) { <-done; return l, err }
 }
 
-func closed(c <-chan struct{}) bool {
+// Closed reports whether a channel is closed.
+func Closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -23,6 +23,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/telemetry"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 const (
@@ -36,16 +37,6 @@ var (
 	quietly = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 )
 
-// ask asks for a lock of some kind, which is released when the handle is closed.
-type ask func(ctx context.Context, h *lockpool.Handle, name string) error
-
-func asking(opts ...lockpool.LockOption) ask {
-	return func(ctx context.Context, h *lockpool.Handle, name string) error {
-		_, err := h.Lock(ctx, name, opts...)
-		return err
-	}
-}
-
 // closing is a cycle that lacks its last wait: the first of the others holds "a" and waits
 // for "b", which the next one holds, and so on; the victim holds what the last of them
 // waits for.
@@ -57,7 +48,7 @@ type closing struct {
 }
 
 // closing lets all but the victim wait. "a" is held, and to be asked for, with hold.
-func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Pool) *closing {
+func (b *bench) closing(hold plays.Ask, victim *lockpool.Pool, others ...*lockpool.Pool) *closing {
 	b.Helper()
 	c := &closing{bench: b}
 	name := func(i int) string { return string(rune('a' + i)) }
@@ -68,7 +59,7 @@ func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Poo
 		if i == 0 {
 			require.NoError(b, hold(b.Ctx, h, "a"))
 		} else {
-			require.NoError(b, asking()(b.Ctx, h, name(i)))
+			require.NoError(b, plays.Exclusively(b.Ctx, h, name(i)))
 		}
 		c.others, pools = append(c.others, h), append(pools, p)
 	}
@@ -76,7 +67,7 @@ func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Poo
 	for i, h := range c.others {
 		waits := pools[i].Stats().Waiting
 		done := make(chan error, 1)
-		go func() { done <- asking()(b.Ctx, h, name(i+1)) }() // ends with b.Ctx at the latest
+		go func() { done <- plays.Exclusively(b.Ctx, h, name(i+1)) }() // ends with b.Ctx at the latest
 		b.AwaitWaiting(pools[i], waits+1)
 		c.done = append(c.done, done)
 	}
@@ -133,11 +124,11 @@ func TestVictimOfADeadlockIsLinkedToTheOthersAndCountedOnce(t *testing.T) {
 				other := b.peer(soon, theirLog.option(), lockpool.WithMeterProvider(theirs), lockpool.WithOwner("billing"))
 				peers, pools = append(peers, other), append(pools, other.Pool)
 			}
-			c := b.closing(asking(), p, pools...)
+			c := b.closing(plays.Exclusively, p, pools...)
 			head := b.Children("a")[0]
 			var deadlock *lockpool.DeadlockError
 			spans := b.trace(func(ctx context.Context) {
-				deadlock = requireDeadlock(t, asking()(ctx, c.victim, "a"), n)
+				deadlock = requireDeadlock(t, plays.Exclusively(ctx, c.victim, "a"), n)
 			})
 			links := []link{linkTo("holder", peers[0].acquisitions()[0])}
 			for _, other := range peers {
@@ -168,7 +159,7 @@ func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered(quietly)
-	c := b.closing(asking(), p, p, p)
+	c := b.closing(plays.Exclusively, p, p, p)
 	theirs := make([]trace.SpanContext, 0, 2)
 	for _, s := range b.recorder.Started() {
 		if s.Name() == acquireName && s.EndTime().IsZero() {
@@ -177,7 +168,7 @@ func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
 	}
 	require.Len(t, theirs, 2)
 	began := time.Now()
-	requireDeadlock(t, asking()(b.Ctx, c.victim, "a"), 3)
+	requireDeadlock(t, plays.Exclusively(b.Ctx, c.victim, "a"), 3)
 	require.Less(t, time.Since(began), 500*time.Millisecond)
 	wait := b.span(b.named(waitName)[0], nil)
 	require.Equal(t, "deadlock", wait.Attributes["error.type"])
@@ -194,9 +185,9 @@ func TestDeadlocksAreCountedByKind(t *testing.T) {
 		_, err := h.Semaphore(name, 1).Acquire(ctx, 1)
 		return err
 	}
-	for kind, asks := range map[string][2]ask{
-		"read": {asking(), asking(lockpool.Shared())}, "semaphore": {permit, permit},
-		"plain": {asking(lockpool.Plain()), asking(lockpool.Plain())},
+	for kind, asks := range map[string][2]plays.Ask{
+		"read": {plays.Exclusively, plays.ToRead}, "semaphore": {permit, permit},
+		"plain": {plays.Plainly, plays.Plainly},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -266,8 +257,8 @@ func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
 			if c.name == "the other has no provider" {
 				other.Pool = b.open("", theirs...)
 			}
-			closing := b.closing(asking(), p, other.Pool)
-			deadlock := requireDeadlock(t, asking()(b.Ctx, closing.victim, "a"), 2)
+			closing := b.closing(plays.Exclusively, p, other.Pool)
+			deadlock := requireDeadlock(t, plays.Exclusively(b.Ctx, closing.victim, "a"), 2)
 			closing.dissolve()
 			require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
 			lines := log.lines(t)
@@ -324,8 +315,8 @@ func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	const secret = "&digest=shop:sesame"
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("shop:sesame")))
 	p := b.open(secret, soon, log.tracing(), lockpool.WithOwner("orders"), lockpool.WithTracerProvider(b.provider))
-	c := b.closing(asking(), p, b.open(secret, soon, lockpool.WithOwner("billing")))
-	requireDeadlock(t, asking()(b.Ctx, c.victim, "a"), 2)
+	c := b.closing(plays.Exclusively, p, b.open(secret, soon, lockpool.WithOwner("billing")))
+	requireDeadlock(t, plays.Exclusively(b.Ctx, c.victim, "a"), 2)
 	line := log.lines(t)[0]
 	acquisitions := b.named(acquireName)
 	sc := acquisitions[len(acquisitions)-1].SpanContext()
@@ -333,7 +324,7 @@ func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	require.Equal(t, sc.SpanID().String(), line["span"])
 	host, _ := os.Hostname()
 	who := fmt.Sprintf("process %d on %s", os.Getpid(), regexp.QuoteMeta(host))
-	const place = ` in \S+ \(deadlock_test.go:\d+\) from [^;]+`
+	const place = ` in \S+ \(deadlock(_test)?.go:\d+\) from [^;]+`
 	require.Regexp(t, `^deadlock: this call \(orders, `+who+`\) holds "b" and waits for "a"`+place+
 		`; billing, `+who+` holds "a" and waits for "b"`+place+`$`, line["error"])
 	for key, value := range line {
@@ -454,7 +445,7 @@ func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 		"handler": func(*bench) lockpool.Option { return lockpool.WithLogger(slog.New(brokenHandler{})) },
 		"meter":   func(*bench) lockpool.Option { return lockpool.WithMeterProvider(brokenMeters{}) },
 	} {
-		for kind, get := range map[string]ask{"exclusive": asking(), "plain": asking(lockpool.Plain())} {
+		for kind, get := range map[string]plays.Ask{"exclusive": plays.Exclusively, "plain": plays.Plainly} {
 			t.Run(strings.Join([]string{name, kind}, " "), func(t *testing.T) {
 				t.Parallel()
 				b := newBench(t)
@@ -472,17 +463,12 @@ func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 				b.awaitNoNodes(driver.Waits + "/a")
 				b.Until(func() bool {
 					runtime.GC()
-					select {
-					case <-gone:
-						return true
-					default:
-						return false
-					}
+					return plays.Closed(gone)
 				}, "nothing refers to the wait")
 				if kind == "exclusive" {
 					b.awaitQueue("a", 1)
 				}
-				require.NoError(t, asking()(b.Ctx, c.victim, "free"), "the handle can be used")
+				require.NoError(t, plays.Exclusively(b.Ctx, c.victim, "free"), "the handle can be used")
 				c.dissolve()
 				b.awaitNoNodes("free")
 			})

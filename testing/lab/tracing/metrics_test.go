@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
@@ -132,12 +133,7 @@ func TestClosedPoolReportsNoMetrics(t *testing.T) {
 	require.NotContains(t, m.points(), handles)
 	b.Until(func() bool {
 		runtime.GC()
-		select {
-		case <-gone:
-			return true
-		default:
-			return false
-		}
+		return plays.Closed(gone)
 	}, "the pool was collected: the provider does not refer to it")
 	runtime.KeepAlive(m)
 }

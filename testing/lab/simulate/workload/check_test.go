@@ -145,8 +145,8 @@ func findsTwo(first, second string, parts ...any) finding {
 	return finding{recordOf(parts...), []string{first, second}}
 }
 
-// lenient are the limits of a record in real time, and strict those of a record in virtual
-// time, in which there is more to check.
+// lenient are the limits of a record in real time, and strict the limits of a record in virtual
+// time, with more to check.
 var (
 	lenient = Limits{WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 3 * time.Second}
 	strict  = Limits{
