@@ -181,25 +181,28 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 // watch returns the watch on the paths, perhaps not armed yet, or nil if the session is
 // over. If made is true, the watch is new, and the caller must start the reads.
 func (s *session) watch(paths ...string) (w *watch, made bool) {
-	var partial *watch // of a waiter who has seen the contender without one of the nodes
+	var partial []*watch // of waiters who have seen the contender without one of the nodes
 	defer func() {
-		if partial != nil {
-			partial.Fire(driver.Interrupted)
+		for _, w := range partial {
+			w.Fire(driver.Interrupted)
 		}
 	}()
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
-	if w = s.watches.byPath[paths[0]]; w != nil && len(w.paths) < len(paths) {
-		w, partial = nil, w
-	}
-	if w != nil || !s.begin() {
+	if w = s.watches.byPath[paths[0]]; w != nil && len(w.paths) >= len(paths) {
 		return w, false
+	}
+	if !s.begin() {
+		return nil, false
 	}
 	defer s.calls.done()
 	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
 	w.unread.Store(int32(len(paths)))
 	noted := func(q *request) { s.noteRead(w, q) }
 	for _, path := range paths {
+		if old := s.watches.byPath[path]; old != nil {
+			partial = append(partial, old)
+		}
 		s.watches.byPath[path] = w
 		q := getRequest(path, true)
 		q.noted = noted
