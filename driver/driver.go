@@ -4,8 +4,8 @@
 // session ends. A [Session] joins, lists, watches and leaves queues: an exclusive or shared
 // lock needs this, and every driver must have it. The other interfaces of this package
 // ([PlainLocker], [Limiter], [Recorder] and so on) are optional, as in database/sql/driver:
-// a session implements what the service can carry. A missing interface is refused to the
-// user, with errors.ErrUnsupported and the driver's name.
+// a session implements the possibilities of the service. A missing interface is refused to
+// the user, with errors.ErrUnsupported and the driver's name.
 //
 // Package recipe contains the lock algorithms, and reaches the service only through this
 // package. Package drivertest proves the laws below for a driver. Users of lockpool need
@@ -95,8 +95,8 @@ var (
 	ErrSessionLost = errors.New("session lost")
 
 	// ErrExpired reports that the service has ended the session earlier than the client's
-	// clock allows: others may have been granted the locks before the client knew. The
-	// wrapping error also wraps ErrSessionLost.
+	// clock allows: other clients may have been granted the locks before the client knew.
+	// The wrapping error also wraps ErrSessionLost.
 	ErrExpired = errors.New("expired")
 
 	// ErrUnavailable reports that no session could be opened: no server was reached, or
@@ -139,7 +139,7 @@ var (
 )
 
 // A semaphore keeps contenders in two queues below the semaphore's name, and the limit in a
-// node. (The names are those of Curator's InterProcessSemaphoreV2.)
+// node. (The names are from Curator's InterProcessSemaphoreV2.)
 const (
 	Guards = "locks"  // the first contender may add leases
 	Leases = "leases" // the holders of permits, and the one waiting contender
@@ -150,11 +150,12 @@ const (
 // this part.
 const Records = ".done"
 
-// RunPrefix begins the last part of the names of the locks of runs, which no other client uses.
+// RunPrefix begins the last part of the names of the locks of runs, not used by any other
+// client.
 const RunPrefix = "run:"
 
-// Waits has the nodes of calls that hold locks and wait for a lock without a queue: the
-// queue Waits/NAME. No lock's name begins with this part.
+// Waits has the nodes of calls with locks, waiting for a lock without a queue: the queue
+// Waits/NAME. No lock's name begins with this part.
 const Waits = ".waits"
 
 // Driver opens connectors from connect strings.
@@ -172,14 +173,14 @@ type Connector interface {
 	// if the context has ended, the context's error.
 	Connect(ctx context.Context) (Session, error)
 
-	// CheckName returns nil if name can be the name of a lock, and otherwise an error that
-	// says why not. CheckName sends nothing. Refused are the names that the function
-	// CheckName refuses, and names impossible or reserved at the service, but no name made
-	// of parts from lockpool.Escape. (No such part begins with a dot.)
+	// CheckName returns nil if name can be the name of a lock, and otherwise an error with
+	// the reason. CheckName sends nothing. Refused are the names refused by the function
+	// CheckName, and names impossible or reserved at the service, but no name made of parts
+	// from lockpool.Escape. (No such part begins with a dot.)
 	CheckName(name string) error
 
-	// CheckPermits returns nil if n permits of the semaphore can be taken in one
-	// step, and otherwise an error that says why not.
+	// CheckPermits returns nil if n permits of the semaphore can be taken in one step, and
+	// otherwise an error with the reason.
 	CheckPermits(name string, n int) error
 
 	// IsContender reports whether node can be the name of a contender's node, in any queue
@@ -198,10 +199,10 @@ type Session interface {
 	// does not retain r.Data.
 	Join(ctx context.Context, queue string, r Request) (Joined, error)
 
-	// List returns the contenders in the queue, in the order in which they joined, without
-	// other nodes. A missing queue is empty. (List is not called for a lock without a
-	// queue.) The caller must not modify the slice, nor the slices of Join: other calls may
-	// return them as well.
+	// List returns the contenders in the queue, in the order of joining, without other
+	// nodes. A missing queue is empty. (List is not called for a lock without a queue.) The
+	// caller must not modify the slice, nor the slices of Join: other calls may return them
+	// as well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Watch watches nodes, each for its next change, in one round trip. The watch on a
@@ -266,13 +267,13 @@ type Session interface {
 	// service ends a silent session.
 	Lease() time.Duration
 
-	// Done returns a channel that is closed when the session is over, and before the
-	// service can remove the session's nodes: at the latest when, by the client's own
-	// clock, the service might expire the session.
+	// Done returns a channel closed when the session is over, and before the service can
+	// remove the session's nodes: at the latest when, by the client's own clock, the
+	// service might expire the session.
 	Done() <-chan struct{}
 
-	// Err returns nil until Done is closed, and then an error that wraps ErrSessionLost;
-	// and ErrExpired if the service has ended the session too early.
+	// Err returns nil until Done is closed, and then an error wrapping ErrSessionLost; and
+	// ErrExpired if the service has ended the session too early.
 	Err() error
 
 	// Close ends the session: Done is closed, and then all nodes are removed; after the end
@@ -356,7 +357,7 @@ type Joined struct {
 	// Behind is not.
 	Queue []Node
 
-	// Behind are nodes of the session that joined the queue one directly after the other,
+	// Behind are nodes of the session, joined to the queue one directly after the other,
 	// Node directly after the last: no other node joined in between. Some may have left.
 	Behind []Node
 }

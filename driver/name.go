@@ -1,5 +1,7 @@
 package driver
 
+// This file checks the names of locks.
+
 import (
 	"errors"
 	"fmt"
@@ -9,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// CheckName is [Connector.CheckName] as far as it is the same for all drivers. A name is
-// a relative path of at most 512 bytes of UTF-8. It contains no control character, no empty
-// part, and no part that is "." or "..". If it has several parts, the last is not Guards, Leases
-// or Limit. The first is not Waits or Records.
+// CheckName is the part of [Connector.CheckName] common to all drivers. A name is a
+// relative path of at most 512 bytes of UTF-8. It contains no control character, no empty
+// part, and no part "." or "..". If it has several parts, the last is not Guards, Leases or
+// Limit. The first is not Waits or Records.
 func CheckName(name string) error {
 	const most = 512
 	parts := strings.Split(name, "/")

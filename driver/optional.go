@@ -1,5 +1,7 @@
 package driver
 
+// This file has the optional interfaces of sessions.
+
 import (
 	"context"
 	"errors"
@@ -33,8 +35,8 @@ type Limiter interface {
 	// all, and ErrKind if another kind of lock is in use under the name.
 	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
 
-	// SetLimit sets the limit of a semaphore, which is 0 or more: with 0, no caller is
-	// granted permits. The limit stays set until the limit's node is removed.
+	// SetLimit sets the limit of a semaphore, 0 or more: with 0, no caller is granted
+	// permits. The limit stays set until the limit's node is removed.
 	SetLimit(ctx context.Context, name string, limit int) error
 }
 
@@ -43,9 +45,9 @@ type Limiter interface {
 type Downgrader interface {
 	// Downgrade replaces an Exclusive or Convertible node by a Shared one with another
 	// name, the same Seq and the given data, in one step; a revocation stays. Watches on
-	// the old node fire with Changed, never with Deleted. Created is that of the new node
-	// or of the old one. Downgrade waits for the service until the session is over. After
-	// an error, the node has not changed.
+	// the old node fire with Changed, never with Deleted. Created is the new node's or the
+	// old one's. Downgrade waits for the service until the session is over. After an error,
+	// the node has not changed.
 	Downgrade(queue string, node Node, data []byte) (Node, error)
 }
 
@@ -57,8 +59,8 @@ type Inspector interface {
 	// reads, and leaves no watch. Contenders that leave meanwhile may be missing. If want
 	// is not nil, contenders refused by want are not read: only their Node is set.
 	//
-	// others tells whether the queue's name is that of a semaphore: others contains Guards
-	// and Leases, each while the queue has a contender and perhaps for a while longer, and
+	// others tells whether the queue's name is a semaphore's: others contains Guards and
+	// Leases, each while the queue has a contender and perhaps for a while longer, and
 	// Limit if a limit is set. Other names of the service may be there.
 	Inspect(ctx context.Context, queue string, want func(Node) bool) (contenders []Contender, others []string, err error)
 
@@ -72,8 +74,8 @@ type Inspector interface {
 // Follower shows the head of a queue, and when the head changes. Observers need a Follower.
 type Follower interface {
 	// Follow returns the contenders at the head of the queue, in order, with their data,
-	// and watches, one of which fires when these contenders may no longer be the head. The
-	// head of a lock without a queue is the holder. The queue need not exist.
+	// and watches. One of the watches fires when the contenders may no longer be the head.
+	// The head of a lock without a queue is the holder. The queue need not exist.
 	//
 	// head gets the contenders of the queue, and returns how many are wanted, and whether
 	// later contenders change nothing as long as the wanted ones are there; then the
@@ -102,30 +104,30 @@ type Breaker interface {
 // Revoker asks holders to give up a lock.
 type Revoker interface {
 	// Revoke asks the node's contender to give up the lock: the node's watches fire with
-	// Changed, unless it was asked before, and later watches have Watch.Revoked set. The
+	// Changed, unless already asked before, and later watches have Watch.Revoked set. The
 	// error is ErrRemoved if the node was gone already.
 	//
 	// ours says that a session of this driver has created the node: then the stored data
-	// stays. Otherwise the data may be replaced by what contenders of other clients
-	// understand.
+	// stays. Otherwise the data may be replaced by a form for the contenders of other
+	// clients.
 	Revoke(ctx context.Context, queue string, node Node, ours bool) error
 }
 
 // Recorder keeps records of finished runs, each written while the run's lock is held.
 type Recorder interface {
-	// Finish creates a record in a step that requires the node, which stays. So no record
-	// was created after the node was gone.
+	// Finish creates a record in a step that requires the node. The node stays. So no
+	// record was created after the node was gone.
 	//
 	// A nil error means that the record was created. No two records have the same data, so
 	// a found record tells the creator. After an error there is no such record and never
 	// will be, unless the error is ErrUndecided: then Settle tells. The error is ErrRemoved
 	// if the node was gone, and otherwise ErrRecorded if there was another record. If ctx
 	// or the session ends between a request and the answer, the error is ErrUndecided,
-	// unless the driver knows; before the request, the error is that of the context or the
-	// session.
+	// unless the driver knows; before the request, the error is the context's or the
+	// session's.
 	Finish(ctx context.Context, queue string, node Node, r Record) error
 
-	// Settle decides a Finish without a known outcome, of another session that is over.
+	// Settle decides a Finish without a known outcome, of another session, already over.
 	// Settle makes sure that the node is gone, so Finish cannot succeed anymore, and then
 	// reports whether the record exists.
 	Settle(ctx context.Context, queue string, node Node, r Record) (recorded bool, err error)
@@ -154,13 +156,13 @@ type Clearer interface {
 
 // Refuser tells when the service has refused to remove a node, as services with rights may.
 type Refuser interface {
-	// Unremovable returns a channel that is closed when the service refuses to remove a
-	// node of the session. The node goes with the session, so the session should be closed
-	// as soon as it is not needed.
+	// Unremovable returns a channel closed when the service refuses to remove a node of the
+	// session. The node goes with the session, so the session should be closed as soon as
+	// it is not needed.
 	Unremovable() <-chan struct{}
 }
 
-// Contender is a node with the details that Inspect returns.
+// Contender is a node with the details returned by Inspect.
 type Contender struct {
 	Node
 	Session string    // like Info.ID

@@ -1,5 +1,7 @@
 package driver
 
+// This file has the registry of drivers.
+
 import (
 	"fmt"
 	"maps"
@@ -12,8 +14,8 @@ var (
 	drivers   = map[string]Driver{}
 )
 
-// Register makes a driver available by name to lockpool.Open. Drivers call it
-// from an init function. It panics if d is nil or the name is taken.
+// Register makes a driver available by name to lockpool.Open. Drivers call it from an init
+// function. Register panics if d is nil or the name is taken.
 func Register(name string, d Driver) {
 	driversMu.Lock()
 	defer driversMu.Unlock()
@@ -26,7 +28,7 @@ func Register(name string, d Driver) {
 	drivers[name] = d
 }
 
-// Registered returns the driver registered under that name.
+// Registered returns the driver registered under the name.
 func Registered(name string) (Driver, error) {
 	driversMu.RLock()
 	defer driversMu.RUnlock()

@@ -1,5 +1,7 @@
 package driver
 
+// This file has watches and their events.
+
 import (
 	"container/list"
 	"context"
@@ -11,7 +13,7 @@ type Event int
 
 const (
 	// Deleted: the node was removed, and not changed before. A node of the watching session
-	// was removed by the session itself, which was not over at that moment.
+	// was removed by the session itself, alive at the moment.
 	Deleted Event = iota + 1
 	// Missing: the node is gone. Either the node was gone before the watch, and another may
 	// have taken the place (Downgrader); or the node was one of the watching session, and
@@ -36,14 +38,14 @@ func (e Event) String() string {
 // return a Watch. The fields are zero if the node was gone before the watch.
 type Watch struct {
 	// Created orders nodes by their creation: a node created later has a larger number, in
-	// any queue, whatever happened to the queues and the service in between. Created is
+	// any queue, regardless of changes to queues and service in between. Created is
 	// positive and less than 1<<53: fencing tokens have room for ten more bits.
 	Created int64
 
 	// Data is the data stored in the node; empty if a revocation has replaced it.
 	Data []byte
 
-	// Revoked reports that the node's contender has been asked to give up the lock
+	// Revoked reports whether the node's contender has been asked to give up the lock
 	// (Revoker).
 	Revoked bool
 
@@ -90,12 +92,12 @@ func (w *Watch) onFire(f func()) (stop func()) {
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.calls.Remove(call) // nothing if it has been called
+		w.calls.Remove(call) // nothing if already called
 	}
 }
 
-// First returns a channel that receives a value when one of the watches has fired. The
-// caller must call stop when the channel is no longer needed.
+// First returns a channel. The channel receives a value when one of the watches has fired.
+// The caller must call stop when the channel is no longer needed.
 func First(watches ...*Watch) (fired <-chan struct{}, stop func()) {
 	first := make(chan struct{}, 1)
 	stops := make([]func(), 0, 4) // on the stack, as a rule
@@ -114,8 +116,8 @@ func First(watches ...*Watch) (fired <-chan struct{}, stop func()) {
 	}
 }
 
-// Before returns a context that ends with ctx or when the watch fires. A nil
-// watch never fires.
+// Before returns a context ending with ctx or when the watch fires. A nil watch never
+// fires.
 func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancel(ctx)
 	if w == nil {

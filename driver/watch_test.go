@@ -1,5 +1,7 @@
 package driver_test
 
+// This file tests watches.
+
 import (
 	"context"
 	"sync"
@@ -42,7 +44,7 @@ func TestFirstReceivesOneValueOfTheFirstWatchThatFires(t *testing.T) {
 	}
 }
 
-// Waiters that come and go leave the watch to the others.
+// Waiters come and go without effect on the others.
 func TestWaitersOfOneWatchStopInAnyOrder(t *testing.T) {
 	t.Parallel()
 	w := driver.NewWatch()

@@ -1,7 +1,7 @@
 package recipe
 
-// This file decides what a claim does next. The decisions send nothing, so that a test walks
-// every interleaving of several contenders with them.
+// This file decides what a claim does next. The decisions send nothing, so that a test can
+// walk every interleaving of several contenders.
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ type contender struct {
 	self    driver.Node
 	listed  bool          // the queue has been listed since self joined
 	head    driver.Node   // of the queue, when awaited was decided
-	awaited []driver.Node // the contenders to watch, the nearest that blocks first
+	awaited []driver.Node // the contenders to watch, the nearest obstacle first
 }
 
 // join takes in the claim's node.
@@ -119,7 +119,7 @@ func (x *contender) decideBy(events []driver.Event, isThere func() bool, mayLook
 	}
 	obstacles, known := x.view.blocking(x.claim.Rule, x.self)
 	switch {
-	case !known || !isThere(): // after the view, to which other waiters also tell what they see
+	case !known || !isThere(): // after the view, because other waiters also tell the view what they see
 		return lists
 	case len(obstacles) == 0:
 		return holds
@@ -134,8 +134,8 @@ func (x *contender) decideBy(events []driver.Event, isThere func() bool, mayLook
 
 // nearest returns the contenders to watch, the nearest obstacle first. A nearest obstacle
 // of the same session waits itself for the earlier ones, or has done so. Otherwise the
-// second nearest is watched as well: when the second leaves, most likely as the holder, it
-// is time to look what else is left (see fired), and the answer is known when the nearest
+// second nearest is watched as well: when the second leaves, most likely as the holder, the
+// claim looks for other obstacles (see fired), and knows the answer when the nearest
 // leaves. So the removal of a node wakes at most two contenders.
 //
 // Any contender in the way of a semaphore's permits may make room.
@@ -144,7 +144,7 @@ func (x *contender) nearest(obstacles []driver.Node) []driver.Node {
 		return obstacles
 	}
 	n := len(obstacles)
-	awaited := []driver.Node{obstacles[n-1]} // a copy, which does not keep a listing in memory
+	awaited := []driver.Node{obstacles[n-1]} // a copy, not to keep a listing in memory
 	if n > 1 && !x.view.isOwn(awaited[0]) {
 		awaited = append(awaited, obstacles[n-2])
 	}

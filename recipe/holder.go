@@ -1,5 +1,7 @@
 package recipe
 
+// This file finds the holder of a lock with a queue.
+
 import (
 	"context"
 	"errors"
@@ -7,17 +9,16 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// FindHolder returns the first node in the queue, which holds the lock, and the data
-// stored in it. It returns the zero Node if the queue is empty or the service does
-// not answer.
+// FindHolder returns the first node in the queue, the holder's, and the stored data. It
+// returns the zero Node if the queue is empty or the service does not answer.
 func FindHolder(ctx context.Context, s driver.Session, queue string) (driver.Node, []byte) {
 	return findHolder(ctx, s, queue, driver.Node{})
 }
 
-// findHolder is FindHolder for a caller that has listed the queue before. It lists
-// the queue again only if first, which was its head, is the zero Node or gone.
+// findHolder is FindHolder for a caller with an earlier listing. The queue is listed again
+// only if first, the earlier head, is the zero Node or gone.
 func findHolder(ctx context.Context, s driver.Session, queue string, first driver.Node) (driver.Node, []byte) {
-	const tries = 5 // for a lock that changes hands faster than its queue is listed
+	const tries = 5 // for a lock changing hands faster than listings arrive
 	for range tries {
 		if first.Name != "" {
 			data, err := s.Data(ctx, queue, first)

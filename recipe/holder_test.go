@@ -1,5 +1,7 @@
 package recipe
 
+// This file tests the search for the holder.
+
 import (
 	"context"
 	"errors"
@@ -11,13 +13,13 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// fakeSession has one queue. Its watches have fired, and Data and List fail with err
-// if that is set.
+// fakeSession has one queue. All watches have fired, and Data and List fail with err if
+// set.
 type fakeSession struct {
 	driver.Session
 	queue []driver.Node
 	err   error
-	leave int // how many heads leave, each just before its data is read
+	leave int // how many heads leave, each just before the read of the data
 	calls []string
 }
 

@@ -14,26 +14,26 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// This test walks every interleaving of a few contenders in a few sessions with the
-// server: they join, list and watch; leave, give up, crash, share their lock, and have
-// their nodes removed by strangers; connections break, and the server ends sessions whose
-// clients do not know that yet. Requests reach the server late,
-// and its answers and events reach the client late, both in their order. What a waiter
-// does is decided by [contender], on views that a session's waiters share.
+// This test walks every interleaving of a few contenders in a few sessions with the server:
+// they join, list and watch; leave, give up, crash, share their lock, and have their nodes
+// removed by strangers; connections break, and the server ends sessions before their
+// clients know. Requests reach the server late, and answers and events reach the client
+// late, both in their order. What a waiter does is decided by [contender], on views shared
+// by a session's waiters.
 //
 // A grant must be true: the node has been at the head of the queue (for a reader: behind
-// readers only). And when nothing is under way any longer, nobody may wait at the head,
-// or without a node.
+// readers only). And when nothing is under way any longer, no contender may wait at the
+// head, or without a node.
 
 // world is a state of servers and clients.
 type world struct {
 	nodes    []driver.Node // in the queue, in order
 	sessions []*sessionState
 	next     int64         // sequence number
-	led      []driver.Node // that have been at the head
+	led      []driver.Node // have been at the head
 	made     []driver.Node // ever; only for plays
-	faults   int           // that may still happen
-	trail    *trail        // how it came to this; not part of the state
+	faults   int           // still possible
+	trail    *trail        // the way to this state; not part of the state
 }
 
 type trail struct {
@@ -56,8 +56,8 @@ type sessionState struct {
 	requests   []message     // on their way to the server
 	answers    []message     // on their way to the client, with events
 	watched    []driver.Node // by the server
-	known      []driver.Node // that the client knows to be watched, or has asked to be
-	leaving    []driver.Node // that the client has asked to remove
+	known      []driver.Node // known to the client to be watched, or asked to be
+	leaving    []driver.Node // the client has asked to remove
 	contenders []*contenderState
 }
 
@@ -102,10 +102,10 @@ type contenderState struct {
 	phase   phase
 	self    driver.Node
 	x       contender
-	joined  bool          // it has taken in the answer to create
-	looks   bool          // it has listed the queue, and keeps its watches
-	queue   []driver.Node // the answer to list, which it takes in when it goes on
-	watches []watchState  // on those awaited, and on self
+	joined  bool          // the answer to create was taken in
+	looks   bool          // the queue was listed, and the watches are kept
+	queue   []driver.Node // the answer to list, taken in when the contender goes on
+	watches []watchState  // on the awaited contenders, and on self
 }
 
 type watchState struct {
@@ -119,10 +119,10 @@ type decision struct {
 	rule     func(driver.Kind) Rule
 	join     func(*contender, driver.Joined) (step, error)
 	sees     func(x *contender, events []driver.Event) (holds bool) // changes events before x takes them in
-	ownGone  driver.Event                                           // what the driver makes of the event that a node of the session is gone that it does not remove
-	watchOwn bool                                                   // a waiter watches its own node
+	ownGone  driver.Event                                           // what the driver makes of the removal of a session's node by others
+	watchOwn bool                                                   // a waiter watches the own node
 	gaps     bool                                                   // others may have joined between two contenders of a session
-	isThere  func(driver.Event) bool                                // whether the own node is there, by the event of its watch
+	isThere  func(driver.Event) bool                                // whether the own node is there, by the event of the watch
 }
 
 var asBuilt = decision{
@@ -217,7 +217,7 @@ func bit(b bool) byte {
 	return 0
 }
 
-// lead notes which nodes are at the head now.
+// lead notes the nodes at the head now.
 func (w *world) lead() {
 	for i, n := range w.nodes {
 		if len(ruleOf(n.Kind)(w.nodes, i)) == 0 && !slices.Contains(w.led, n) {
@@ -227,7 +227,7 @@ func (w *world) lead() {
 	}
 }
 
-// playLimit is that of the permits in plays.
+// playLimit is the limit of the semaphore in plays.
 const playLimit = 2
 
 // ruleOf is RuleOf, for permits as well.
@@ -240,8 +240,8 @@ func ruleOf(k driver.Kind) Rule {
 
 func (w *world) exists(n driver.Node) bool { return slices.Contains(w.nodes, n) }
 
-// remove removes nodes in one transaction, and sends events to those who watch them, one
-// after the other.
+// remove removes nodes in one transaction, and sends events to the watchers, one after the
+// other.
 func (w *world) remove(nodes ...driver.Node) {
 	w.nodes = slices.DeleteFunc(w.nodes, func(m driver.Node) bool { return slices.Contains(nodes, m) })
 	for _, n := range nodes {
@@ -250,12 +250,12 @@ func (w *world) remove(nodes ...driver.Node) {
 	w.lead()
 }
 
-// successors returns the states that may follow.
+// successors returns the possible next states.
 //
 // If no fault can come, a client only sends requests and takes in answers, in their order.
-// So where nothing new can reach a client first, its steps and those of all others lead to
-// the same state in either order, and its own are enough (partial-order reduction with
-// persistent sets). A grant that is wrong is not missed: if it is made earlier, fewer
+// So where nothing new can reach a client first, the client's steps and the steps of all
+// others lead to the same state in either order, and the client's are enough (partial-order
+// reduction with persistent sets). A wrong grant is not missed: at an earlier grant, fewer
 // nodes have been at the head.
 func (w *world) successors(d decision) ([]*world, error) {
 	for i, s := range w.sessions {
@@ -269,8 +269,8 @@ func (w *world) successors(d decision) ([]*world, error) {
 	return w.steps(d, -1)
 }
 
-// steps returns the states that may follow: those after a step of one client, or all if
-// client is -1.
+// steps returns the possible next states: after a step of one client, or of any if client
+// is -1.
 func (w *world) steps(d decision, client int) (all []*world, err error) {
 	add := func(what string, x, y any, change func(w *world) error) {
 		if err != nil {
@@ -325,7 +325,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 			add("session %d hears that it is over%.0s", i, "", func(w *world) error { w.crash(i); return nil })
 		} else if w.faults > 0 && slices.ContainsFunc(s.contenders, func(c *contenderState) bool { return c.phase != idle && c.phase != done }) {
 			add("session %d crashes%.0s", i, "", func(w *world) error { w.faults--; w.crash(i); return nil })
-			if len(s.contenders) > 1 { // one alone hears of nothing but its own end
+			if len(s.contenders) > 1 { // a single contender hears of nothing but its own end
 				add("the server ends session %d%.0s", i, "", func(w *world) error { w.faults--; w.end(i, false); return nil })
 				add("the server ends session %d backward%.0s", i, "", func(w *world) error { w.faults--; w.end(i, true); return nil })
 			}
@@ -358,8 +358,8 @@ func (s *sessionState) leave(j int) {
 	}
 }
 
-// share replaces the node of a writer by that of a reader with the same number, whose
-// watchers are told that it has changed.
+// share replaces the node of a writer by that of a reader with the same number, and tells
+// the watchers of the change.
 func (s *sessionState) share(j int) {
 	c := s.contenders[j]
 	c.phase = done
@@ -370,13 +370,13 @@ func (w *world) crash(i int) {
 	s := w.sessions[i]
 	s.dead = true
 	for _, c := range s.contenders {
-		c.phase = done // its lease ends before the server removes the nodes
+		c.phase = done // the lease ends before the server removes the nodes
 	}
 	s.watched = nil
 	w.end(i, false)
 }
 
-// end ends a session at the server, which removes the nodes in any order.
+// end ends a session at the server. The server removes the nodes in any order.
 func (w *world) end(i int, backward bool) {
 	w.sessions[i].ended = true
 	own := slices.DeleteFunc(slices.Clone(w.nodes), func(n driver.Node) bool { return n.Limit != i+1 })
@@ -387,13 +387,13 @@ func (w *world) end(i int, backward bool) {
 	w.sessions[i].watched = nil
 }
 
-// breakConnection loses what is on its way. The driver repeats a request whose answer is
+// breakConnection loses everything on the way. The driver repeats a request whose answer is
 // lost, and all watches fire.
 func (w *world) breakConnection(i int) {
 	s := w.sessions[i]
 	again := slices.DeleteFunc(slices.Clone(s.answers), func(m message) bool { return m.kind != create && m.kind != list && m.kind != remove })
 	for k, m := range again {
-		if m.kind == create { // its node is found
+		if m.kind == create { // the node is found
 			m.kind = list
 		}
 		again[k] = message{kind: m.kind, who: m.who, node: m.node}
@@ -438,7 +438,7 @@ func (w *world) serve(s *sessionState) {
 		if m.gone = !w.exists(m.node); !m.gone {
 			w.remove(m.node)
 		}
-		if len(s.contenders) > 1 { // to a contender that is alone the answer is of no use
+		if len(s.contenders) > 1 { // a single contender has no use for the answer
 			s.answers = append(s.answers, m)
 		}
 	case share:
@@ -447,7 +447,7 @@ func (w *world) serve(s *sessionState) {
 			reader.Name, reader.Kind = m.node.Name+"r", driver.Shared
 			w.nodes[i] = reader
 			w.led = append(w.led, reader)
-			if m.node.Kind == driver.Convertible { // as Curator does it
+			if m.node.Kind == driver.Convertible { // as Curator does
 				w.tell(m.node, driver.Deleted)
 			} else {
 				w.tell(m.node, driver.Changed)
@@ -457,7 +457,7 @@ func (w *world) serve(s *sessionState) {
 	}
 }
 
-// tell sends an event to those who watch a node that is gone.
+// tell sends an event to the watchers of a removed node.
 func (w *world) tell(n driver.Node, e driver.Event) {
 	for _, s := range w.sessions {
 		if i := slices.Index(s.watched, n); i >= 0 {
@@ -479,7 +479,7 @@ func (s *sessionState) hear(w *world, d decision) error {
 		}
 		c.looks = c.phase == looking
 		c.phase, c.queue = goingOn, m.queue
-		if len(s.contenders) == 1 { // when it goes on matters only beside others
+		if len(s.contenders) == 1 { // the moment of going on matters only beside others
 			return s.decide(w, m.who, d)
 		}
 	case watch:
@@ -529,7 +529,7 @@ func (s *sessionState) set(n driver.Node, e driver.Event) {
 	}
 }
 
-// behind returns the contenders of the session that have joined directly before one.
+// behind returns the contenders of the session joined directly before one.
 func (s *sessionState) behind(self driver.Node, d decision) (run []driver.Node) {
 	before := self.Seq
 	for _, c := range slices.Backward(s.contenders) { // who have joined in order
@@ -612,7 +612,7 @@ var (
 	errStuck      = errors.New("waits forever")
 )
 
-// await is a round of Claim.wait, until its watches are set.
+// await is a round of Claim.wait, until the watches are set.
 func (s *sessionState) await(j int, d decision) {
 	c := s.contenders[j]
 	c.phase = arming
@@ -634,7 +634,7 @@ func (s *sessionState) await(j int, d decision) {
 		}
 		c.watches = append(c.watches, set)
 	}
-	s.set(driver.Node{}, 0) // it may be waiting already
+	s.set(driver.Node{}, 0) // perhaps waiting already
 }
 
 func (s *sessionState) list(j int) {
@@ -643,7 +643,7 @@ func (s *sessionState) list(j int) {
 	s.requests = append(s.requests, message{kind: list, who: j})
 }
 
-// rest checks a state in which nothing is under way.
+// rest checks a state with nothing under way.
 func (w *world) rest() error {
 	for i, s := range w.sessions {
 		for j, c := range s.contenders {
@@ -714,7 +714,7 @@ const m, r, wr = driver.Exclusive, driver.Shared, driver.Convertible
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
 	for _, from := range []start{two, three, together, readers, downgrades, behind, reading} {
-		if raceDetector { // makes it ten times as slow, and looks for what one goroutine cannot do
+		if raceDetector { // ten times as slow, looking for what one goroutine cannot do
 			if from.faults--; from.faults < 0 {
 				continue
 			}

@@ -1,13 +1,15 @@
 package recipe
 
+// This file has the claim on a lock without a queue.
+
 import (
 	"context"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Plain is one attempt to take a lock without a queue: a single node that exists while
-// the lock is held. All waiters watch it, and all try again when it is gone.
+// Plain is one attempt to take a lock without a queue: a single node existing while the
+// lock is held. All waiters watch the node, and all try again when the node is gone.
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].

@@ -16,32 +16,32 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The walk of interleaving_test.go visits every interleaving of the decisions. This test plays
-// Claim.Acquire, which carries the decisions out, on sessions that keep the contract of
-// package driver, with interleavings drawn at random: each request is carried out late, its answer
-// and the events are heard late, and whoever has heard something goes on late.
+// The walk of interleaving_test.go visits every interleaving of the decisions. This test
+// plays Claim.Acquire, where the decisions are carried out, on sessions with the contract
+// of package driver, with interleavings drawn at random: each request is carried out late,
+// the answer and the events are heard late, and the hearer goes on late.
 
-// play is one server and its clients. Exactly one of its goroutines, or the director, runs
-// at a time, except for those that only come to a stop.
+// play is one server and its clients. Exactly one goroutine, or the director, runs at a
+// time, except for goroutines about to stop.
 type play struct {
 	mu       sync.Mutex
 	random   *rand.Rand
-	world    *world // its nodes, and those that have been at the head
+	world    *world // the nodes, and all that have been at the head
 	sessions []*playSession
 	players  []*player
-	speed    map[string]float64 // of those who act; nil if all are equally fast
-	faults   int                // that may still happen
+	speed    map[string]float64 // of the actors; nil if all are equally fast
+	faults   int                // still possible
 	fault    string             // the only kind of them; empty if all may
 	mistake  mistake
 	patient  bool          // who holds the lock leaves when nothing else can happen
-	free     []driver.Node // that were at the head when they joined
+	free     []driver.Node // at the head on joining
 	told     []string
 	err      error
 }
 
 var errWrongFailure = errors.New("a try failed for somebody who was gone before")
 
-// playSession is a session as package driver describes it.
+// playSession is a session as described in package driver.
 type playSession struct {
 	driver.Session // what claims of queues do not call
 	play           *play
@@ -56,14 +56,14 @@ type playSession struct {
 	over           chan struct{}
 }
 
-// playRequest is a request. It is carried out once, but its answer may be lost.
+// playRequest is a request. It is carried out once, but the answer may be lost.
 type playRequest struct {
 	op    string
 	node  driver.Node // of watch and remove
 	serve func()      // on the server
 	heard func()      // on the client
 	done  chan struct{}
-	lost  bool // an answer to it was lost, or it was not sent
+	lost  bool // an answer was lost, or the request was not sent
 }
 
 type playWatch struct {
@@ -72,22 +72,22 @@ type playWatch struct {
 	leaving bool // the session removes the node
 }
 
-// player is one contender after the other: if one gives up and keeps its node, the next
-// continues with it.
+// player is one contender after the other: if one gives up and keeps the node, the next
+// continues with the node.
 type player struct {
 	play    *play
 	session *playSession
 	name    string
 	kind    driver.Kind
-	cancel  context.CancelFunc // of its wait; nil if it does not wait
-	gate    chan struct{}      // that it stands at; nil if it does not
+	cancel  context.CancelFunc // of the wait; nil without a wait
+	gate    chan struct{}      // where the player stands; nil if running
 	where   string
 	self    driver.Node
-	keeps   bool // its node, when it gives up
+	keeps   bool // the node, when giving up
 	tries   bool // instead of waiting
-	hasty   bool // its Leave does not wait for the answer if its context has ended
+	hasty   bool // Leave does not wait for the answer if the context has ended
 	permits int
-	shares  bool // its lock, before it leaves
+	shares  bool // the lock, before leaving
 	done    bool
 }
 
@@ -98,7 +98,7 @@ func (p *play) tell(format string, args ...any) {
 	p.told = append(p.told, fmt.Sprintf(format, args...))
 }
 
-// pause stops a player until the director lets it go on.
+// pause stops a player until the director lets the player go on.
 func pause(ctx context.Context, where string) {
 	x, ok := ctx.Value(playerKey{}).(*player)
 	if !ok {
@@ -158,7 +158,7 @@ func (s *playSession) Join(ctx context.Context, _ string, r driver.Request) (dri
 	create := &playRequest{op: "create"}
 	create.serve = func() {
 		if node != (driver.Node{}) {
-			return // it is found
+			return // found
 		}
 		node = driver.Node{Name: fmt.Sprint("n", w.next), Kind: kind, Seq: w.next, Private: s.alias(), Permits: permits}
 		w.next++
@@ -205,7 +205,7 @@ func (s *playSession) Join(ctx context.Context, _ string, r driver.Request) (dri
 	return driver.Joined{Node: node, Queue: queue}, nil
 }
 
-// runBehind returns some of the session's nodes that joined directly before one.
+// runBehind returns some of the session's nodes joined directly before one.
 func (p *play) runBehind(s *playSession, self driver.Node) (run []driver.Node) {
 	for before := self.Seq - 1; ; before-- {
 		i := slices.IndexFunc(p.world.made, func(n driver.Node) bool { return n.Seq == before && n.Private == s.alias() })
@@ -224,7 +224,7 @@ func (p *play) runBehind(s *playSession, self driver.Node) (run []driver.Node) {
 	return run
 }
 
-// abandoned removes what a call that gave up has created or will create.
+// abandoned removes what an abandoned call has created or will create.
 func (p *play) abandoned(s *playSession, node func() driver.Node) {
 	q := &playRequest{op: "undo"}
 	q.serve = func() { p.remove(node()) }
@@ -343,7 +343,7 @@ func (s *playSession) Leave(ctx context.Context, _ string, node driver.Node) err
 	return nil
 }
 
-// remove removes nodes in one transaction, and tells those who watch them.
+// remove removes nodes in one transaction, and tells the watchers.
 func (p *play) remove(nodes ...driver.Node) {
 	w := p.world
 	w.nodes = slices.DeleteFunc(w.nodes, func(n driver.Node) bool { return slices.Contains(nodes, n) })
@@ -390,8 +390,8 @@ func (s *playSession) serve() {
 	})
 }
 
-// breakConnection loses what is on its way. All watches fire, and what else was asked is
-// asked again.
+// breakConnection loses everything on the way. All watches fire, and other requests are
+// sent again.
 func (s *playSession) breakConnection() {
 	all := slices.Concat(s.unanswered, s.requests)
 	s.requests, s.unanswered, s.stream, s.watched = nil, nil, nil, nil
@@ -419,7 +419,7 @@ func sortedNodes(watches map[driver.Node]*playWatch) (nodes []driver.Node) {
 	return nodes
 }
 
-// end ends a session at the server, which removes its nodes in one transaction.
+// end ends a session at the server. The server removes the nodes in one transaction.
 func (s *playSession) end() {
 	s.ended, s.requests = true, nil
 	own := slices.DeleteFunc(slices.Clone(s.play.world.nodes), func(n driver.Node) bool { return n.Private != s.alias() })
@@ -428,7 +428,7 @@ func (s *playSession) end() {
 	s.watched = nil
 }
 
-// share replaces the node of a writer by that of a reader with the same number.
+// share replaces the node of a writer by a reader's with the same number.
 func (p *play) share(n driver.Node) driver.Node {
 	i := slices.Index(p.world.nodes, n)
 	if i < 0 {
@@ -438,7 +438,7 @@ func (p *play) share(n driver.Node) driver.Node {
 	reader.Name, reader.Kind = n.Name+"r", driver.Shared
 	p.world.nodes[i] = reader
 	p.world.led = append(p.world.led, reader)
-	if n.Kind == driver.Convertible { // as Curator does it
+	if n.Kind == driver.Convertible { // as Curator does
 		p.event(n, driver.Deleted)
 	} else {
 		p.event(n, driver.Changed)
@@ -447,7 +447,7 @@ func (p *play) share(n driver.Node) driver.Node {
 	return reader
 }
 
-// playObserver stops its player between the events and what it makes of them.
+// playObserver stops a player between the events and the player's reaction.
 type playObserver struct{ player *player }
 
 func (o playObserver) Queued(self driver.Node, _, _ int) { o.player.self = self }
@@ -513,15 +513,15 @@ func (x *player) act() {
 	}
 }
 
-// choice is something that may happen next.
+// choice is a possible next event.
 type choice struct {
-	who  string // does it
+	who  string // the actor
 	what string
 	do   func()
 }
 
-// choose returns what happens next. In every other play, everybody is equally fast; in the
-// others, some are much slower than the rest, and at times another one is.
+// choose returns what happens next. In every other play, all actors are equally fast; in
+// the others, some are much slower than the rest, and at times another one is.
 func (p *play) choose(all []choice) choice {
 	next := all[p.random.IntN(len(all))]
 	if p.speed == nil {
@@ -543,8 +543,8 @@ func (p *play) choose(all []choice) choice {
 
 func (x *player) holds() bool { return x.gate != nil && x.where == "holds" }
 
-// choices returns what may happen. Faults are among it only if there is something else:
-// who waits for nothing else waits forever.
+// choices returns the possible next events. Faults are among them only if there is
+// something else: a wait for nothing but a fault would last forever.
 func (p *play) choices() (all []choice) {
 	add := func(who string, do func(), what string, args ...any) {
 		all = append(all, choice{who, who + ": " + fmt.Sprintf(what, args...), do})
@@ -565,7 +565,7 @@ func (p *play) choices() (all []choice) {
 	}
 	for _, x := range p.players {
 		if x.where == "begins" && len(all) > 0 && p.random.IntN(16) > 0 {
-			continue // so that many join a queue that their session knows
+			continue // so many join a queue known to their session
 		}
 		if x.gate != nil && !(x.holds() && p.patient) {
 			add(x.name, func() { close(x.gate); x.gate = nil }, "%s, and goes on", x.where)
@@ -611,7 +611,7 @@ func (p *play) choices() (all []choice) {
 	return all
 }
 
-// perform plays one play to its end. It must be called in a bubble.
+// perform plays one play to the end. It must be called in a bubble.
 func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake) error {
 	p := &play{random: rand.New(rand.NewPCG(seed, 0)), world: &world{next: 1}, faults: faults, mistake: mistake}
 	if seed%2 == 1 {
@@ -682,13 +682,13 @@ func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake)
 	}
 }
 
-// mistake is a way in which a session breaks its contract.
+// mistake is a way of breaking the contract of sessions.
 type mistake int
 
 const (
 	none               mistake = iota
-	ownGoneIsProof             // the event that a node of the session is gone is Deleted, whoever removed it
-	missingIsDeleted           // a node that could not be watched is Deleted
+	ownGoneIsProof             // the end of a session's node is Deleted, even if removed by others
+	missingIsDeleted           // a node that cannot be watched is Deleted
 	noInterruption             // watches outlive their connection
 	gapsBehind                 // others may have joined between Joined.Behind and the node
 	aloneBehindAnother         // Joined.Queue lacks who was there

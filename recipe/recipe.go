@@ -40,9 +40,9 @@ type Claim struct {
 	Queue    string
 	Kind     driver.Kind
 	Permits  int // of a driver.Permit
-	Limit    int // of a driver.Permit: the limit that its node states; 0 for none
+	Limit    int // of a driver.Permit: the limit stated by the node; 0 for none
 	Rule     Rule
-	Views    *Views   // of the session; nil if the claim shares its view with no other
+	Views    *Views   // of the session; nil if the claim's view is not shared
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
 
@@ -78,8 +78,8 @@ type Wait struct {
 	Queue   string
 	Behind  driver.Node // the node waited for; the first of several
 	Data    []byte      // stored in Behind
-	Holder  driver.Node // the first in the queue, which may be Behind; zero if that one holds nothing (a guard)
-	Created int64       // Watch.Created of the claim's own node; 0 if it has none
+	Holder  driver.Node // the first in the queue, perhaps Behind; zero if the first holds nothing (a guard)
+	Created int64       // Watch.Created of the claim's own node; 0 without a node
 }
 
 // Acquire waits until the rule grants the lock and returns the holding node. If Acquire
@@ -95,13 +95,13 @@ func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.failBusy)
 }
 
-// onBlocked handles the contenders that block, and returns what the claim does next: it lists
-// the queue, or holds the lock.
+// onBlocked handles the blocking contenders, and returns what the claim does next: list the
+// queue, or hold the lock.
 type onBlocked func(context.Context, *contender) (step, error)
 
 func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
 	if !x.listed {
-		return lists, nil // those in the view may be gone
+		return lists, nil // contenders in the view may be gone
 	}
 	return 0, fmt.Errorf("%w: %s", ErrBusy, x.awaited[0])
 }
@@ -161,7 +161,7 @@ func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
 	for behind := (driver.Node{}); ; {
 		watched := x.awaited
 		if x.self != (driver.Node{}) { // waiters for a plain lock have no node
-			watched = append(slices.Clip(watched), x.self) // another client may remove it
+			watched = append(slices.Clip(watched), x.self) // another client may remove self
 		}
 		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 		if err != nil && ctx.Err() != nil {
@@ -186,7 +186,7 @@ func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
 		case <-ctx.Done():
 		}
 		stop()
-		if err := ctx.Err(); err != nil { // first: what ends a call may end its session as well
+		if err := ctx.Err(); err != nil { // first: the end of a call may end the session as well
 			return 0, Busy(fmt.Errorf("waiting behind %s: %w", behind, err))
 		}
 		if err != nil {
@@ -210,7 +210,7 @@ func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
 }
 
 // fired returns the events of watches, the last on the claim's own node if own is 1, and
-// tells the observer which are new since before.
+// tells the observer of the events new since before.
 func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []driver.Event {
 	events := make([]driver.Event, len(watches))
 	for i, w := range watches {
@@ -224,9 +224,9 @@ func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) [
 }
 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. watches are on those awaited, the last on the own node. They have
-// been set by then, so the request for the holder delays no event by more than a round
-// trip.
+// know, the holder. watches are on the awaited contenders, the last on the own node. The
+// watches are already set, so the request for the holder delays no event by more than a
+// round trip.
 func (c *Claim) observeWait(ctx context.Context, x *contender, watches []*driver.Watch) {
 	if c.Observer == nil {
 		return

@@ -1,13 +1,15 @@
 package recipe
 
+// This file has the rules: which contenders block which.
+
 import "github.com/lockpool/lockpool/driver"
 
 // A Rule decides which contenders block the one at index self of the queue, and returns
-// them in order. If it returns none, the lock is granted. A rule is a pure function.
+// them in order. If none blocks, the lock is granted. A rule is a pure function.
 type Rule func(queue []driver.Node, self int) (obstacles []driver.Node)
 
 // Blocks reports whether a contender blocks another one behind it in the same queue by the
-// rule of the latter's kind, which is not Permit.
+// rule of the latter's kind, other than Permit.
 func Blocks(ahead, behind driver.Node) bool {
 	return behind.Kind != driver.Shared || blocksReader(ahead, behind)
 }
@@ -16,13 +18,11 @@ func blocksReader(n, reader driver.Node) bool {
 	return n.Kind != driver.Shared && n.Seq < reader.Seq
 }
 
-// Exclusive is the rule of the exclusive lock: all earlier contenders block, whatever
-// their kind.
+// Exclusive is the rule of the exclusive lock: all earlier contenders block, of any kind.
 func Exclusive(queue []driver.Node, self int) []driver.Node { return queue[:self] }
 
-// Shared is the rule of a lock that readers share: earlier contenders block unless they
-// are readers. (A Read with the number of a Write is the same holder, downgraded by
-// Curator.)
+// Shared is the rule of a reader: earlier contenders block unless they are readers. (A Read
+// with the number of a Write is the same holder, downgraded by Curator.)
 func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	for _, n := range queue[:self] {
 		if blocksReader(n, queue[self]) {
@@ -32,10 +32,9 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	return obstacles
 }
 
-// Within is the rule of a semaphore: the permits of the contender and of all earlier
-// ones must not exceed the limit, nor the limit that any of them states. Any of the
-// earlier ones may make room by leaving. The contender must not request more permits
-// than the limit.
+// Within is the rule of a semaphore: the permits of the contender and of all earlier ones
+// must not exceed the limit, nor the limit stated by any of them. Any of the earlier ones
+// may make room by leaving. The contender must not request more permits than the limit.
 func Within(limit int) Rule {
 	return func(queue []driver.Node, self int) []driver.Node {
 		used, limit := queue[self].Permits, limit

@@ -1,5 +1,7 @@
 package recipe
 
+// This file tests the rules.
+
 import (
 	"testing"
 
@@ -8,7 +10,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// requireObstacles checks which numbers block each contender of a queue.
+// requireObstacles checks the numbers blocking each contender of a queue.
 func requireObstacles(t *testing.T, rule Rule, queue []driver.Node, want ...[]int64) {
 	t.Helper()
 	require.Len(t, want, len(queue))

@@ -1,5 +1,7 @@
 package recipe
 
+// This file has the claim on permits of a semaphore.
+
 import (
 	"context"
 	"errors"
@@ -13,14 +15,13 @@ import (
 // Semaphore is one attempt to acquire permits. Queue is the semaphore's name.
 //
 // It takes two claims, one inside the other, in the layout of Curator's
-// InterProcessSemaphoreV2. Only the holder of the exclusive lock of the guards adds
-// leases, and it waits with that lock held until all of its own are within the limit.
-// Permits are therefore granted in the order of the requests, and all of a request or
-// none.
+// InterProcessSemaphoreV2. Only the holder of the exclusive lock of the guards adds leases,
+// and waits with this lock held until all of the holder's own leases are within the limit.
+// Permits are therefore granted in the order of the requests, and all of a request or none.
 //
-// The limit is the smallest of the limit that is set, if any, the claim's own, and
-// those that the holders' leases state. A limit that a holder states therefore applies
-// for as long as it has permits, whatever later contenders state.
+// The limit is the smallest of the set limit, if any, the claim's own, and the limits
+// stated by the holders' leases. So a limit stated by a holder applies for as long as the
+// holder has permits, even if later contenders state larger ones.
 type Semaphore struct{ Claim }
 
 // Acquire is [Claim.Acquire].
@@ -28,15 +29,15 @@ func (s *Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 	return s.acquire(ctx, s.guard().wait, true)
 }
 
-// A contender that holds the guard without waiting releases it within a few round
-// trips. If it does not, it has crashed, or its connection is broken. Try therefore
-// waits for it for at most maxGuardPolls times guardPoll.
+// A contender holding the guard without waiting releases the guard within a few round
+// trips, unless crashed or without a connection. So Try waits for such a contender for at
+// most maxGuardPolls times guardPoll.
 const (
 	guardPoll     = 50 * time.Millisecond
 	maxGuardPolls = 20
 )
 
-// Try is [Claim.Try]. It waits for contenders that hold the guard only briefly.
+// Try is [Claim.Try]. It waits for contenders briefly holding the guard.
 func (s *Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	polls := 0
 	blocked := func(ctx context.Context, x *contender) (step, error) {
@@ -69,7 +70,7 @@ func (s *Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	return s.Permits > limit || len(obstacles) > 0, err
 }
 
-// limitNow returns the limit that is set or stated by the claim, and the watch on the former.
+// limitNow returns the limit, set or stated by the claim, and the watch on the set limit.
 func (s *Semaphore) limitNow(ctx context.Context) (limit int, set *driver.Watch, err error) {
 	limits, err := driver.Offer[driver.Limiter](s.Session)
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *Semaphore) leases(limit int) *Claim {
 	return &leases
 }
 
-// acquire acquires the permits. If the limit is too low for them, it waits for the
+// acquire acquires the permits. If the limit is too low for them, acquire waits for the
 // limit to change and queues again.
 func (s *Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
 	if _, err := driver.Offer[driver.Limiter](s.Session); err != nil {
@@ -128,14 +129,14 @@ func (s *Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, wa
 // that no release can help.
 type aboveLimitError struct {
 	limit   int
-	stated  driver.Node // the node that states it
+	stated  driver.Node // the node stating the limit
 	changes []*driver.Watch
 }
 
 func (e *aboveLimitError) Error() string { return fmt.Sprintf("the limit is %d", e.limit) }
 
-// awaitLimit waits for the limit to change, without the guard: other contenders may
-// take the permits that are free.
+// awaitLimit waits for the limit to change, without the guard: other contenders may take
+// the free permits.
 func (s *Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error {
 	if s.Observer != nil {
 		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
@@ -152,8 +153,8 @@ func (s *Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) erro
 	}
 }
 
-// acquireWithinLimit acquires the permits while the guard keeps others out. When the
-// limit that is set changes, it starts over, even if the leases exist already: there
+// acquireWithinLimit acquires the permits while the guard keeps others out. When the set
+// limit changes, acquireWithinLimit starts over, even if the leases exist already: there
 // may be too many of them now.
 func (s *Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
@@ -185,8 +186,8 @@ func (s *Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.
 	}
 }
 
-// limitUnchanged reports whether the limit that was set is still the same, or, if none
-// was set, that still none is. (A node that does not exist cannot be watched.)
+// limitUnchanged reports whether the set limit is still the same or, if none was set, still
+// none is. (A missing node cannot be watched.)
 func (s *Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
 	if set != nil {
 		return set.Fired() == 0, nil
@@ -195,11 +196,10 @@ func (s *Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool
 	return err == nil && watches[0].Fired() == driver.Missing, err
 }
 
-// limitNode is the node of the limit that is set.
+// limitNode is the node of the set limit.
 var limitNode = driver.Node{Name: driver.Limit}
 
-// addLeases acquires the permits under a limit. set is the watch on the limit if it
-// was set, or nil.
+// addLeases acquires the permits under a limit. set is the watch on the set limit, or nil.
 func (s *Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
 	leases := s.leases(limit)
 	if !waits {

@@ -1,5 +1,7 @@
 package recipe
 
+// This file has views: what a session knows of the queues in which it waits.
+
 import (
 	"maps"
 	"slices"
@@ -8,8 +10,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Views are what a session knows of the queues in which it waits. The zero value is
-// ready for use.
+// Views are what a session knows of the queues of its waiters. The zero value is ready for
+// use.
 type Views struct {
 	mu      sync.Mutex
 	byQueue map[string]*View
@@ -33,8 +35,7 @@ func (vs *Views) open(queue string) *View {
 	return v
 }
 
-// close forgets the view when nobody uses it: without waiters, nothing tells what
-// happens in the queue.
+// close forgets an unused view: without waiters, nothing tells of changes in the queue.
 func (vs *Views) close(queue string, v *View) {
 	if vs == nil {
 		return
@@ -46,26 +47,25 @@ func (vs *Views) close(queue string, v *View) {
 	}
 }
 
-// View is what a session knows of a queue in which it waits: the newest listing,
-// without the contenders that its watches have seen leave since. All its waiters share
-// it, so a queue with n waiters of one session costs one listing in memory and none for
-// a hand-over.
+// View is what a session knows of a queue with waiters of the session: the newest listing,
+// without the contenders seen to leave since. All waiters of the session share a View, so a
+// queue with n waiters of one session costs one listing in memory and none for a hand-over.
 //
-// A View may contain contenders that are gone, but it lacks none that may be before one
-// that it contains: that one was in a listing, and whoever joins later is behind it; or it
-// has joined directly behind the last in the view, with nobody else in between.
+// A View may contain former contenders, but lacks none that may be before a contained one.
+// For each contained contender was in a listing, and later contenders are behind; or the
+// contender has joined directly behind the last in the view, with no other in between.
 type View struct {
 	users int // guarded by Views.mu
 
 	mu    sync.Mutex
-	queue []driver.Node            // its elements are never changed, because slices of it are in use
-	own   map[driver.Node]struct{} // of the session's waiters, and of those who were granted the lock
+	queue []driver.Node            // elements are never changed, because slices are in use
+	own   map[driver.Node]struct{} // of the session's waiters, and of its holders
 }
 
 func newView() *View { return &View{own: map[driver.Node]struct{}{}} }
 
-// last returns the last contender that is known, if another one of the kind would wait
-// behind it, and otherwise the zero Node.
+// last returns the last known contender, if another one of the kind would wait behind it,
+// and otherwise the zero Node.
 func (v *View) last(k driver.Kind) (last driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -76,8 +76,8 @@ func (v *View) last(k driver.Kind) (last driver.Node) {
 	return last
 }
 
-// join adds a contender of the session. It returns the queue as far as it is known, or
-// nil if it must be listed.
+// join adds a contender of the session. It returns the queue as far as known, or nil if the
+// queue must be listed.
 func (v *View) join(j driver.Joined) (queue []driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,12 +91,12 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 	return v.queue
 }
 
-// extend adds a contender to a view that shows what was before it: if one of those that
-// joined directly before it is the last in the view, then all before that are in the view
-// too, and the others are the rest.
+// extend adds a contender to a view with everything before the contender: if one of the
+// contenders joined directly before is the last in the view, then all earlier ones are in
+// the view too, and the later ones of the run are the rest.
 func (v *View) extend(j driver.Joined) bool {
 	n := len(v.queue)
-	if n == 0 || j.Node.Seq < v.queue[n-1].Seq { // the counter has passed its end
+	if n == 0 || j.Node.Seq < v.queue[n-1].Seq { // the counter has passed the end
 		return false
 	}
 	i := driver.Place(j.Behind, v.queue[n-1])
@@ -107,17 +107,18 @@ func (v *View) extend(j driver.Joined) bool {
 	return true
 }
 
-// listed takes in a listing. If another waiter has brought a newer one meanwhile, those
-// who joined after this one do not find themselves in the view, and list again.
+// listed takes in a listing. If another waiter has brought a newer listing meanwhile,
+// contenders that joined after the older one do not find themselves in the view, and list
+// again.
 func (v *View) listed(queue []driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.replace(queue)
 }
 
-// replace sets the queue. When half of the session's contenders or more cannot be in it, it
-// forgets those that are gone: that joined before the last in the queue and are not in it.
-// (To look at all of them whenever one of them lists would be quadratic.)
+// replace sets the queue. When half of the session's contenders or more cannot be in the
+// queue, replace forgets the former ones: joined before the last in the queue, but missing
+// there. (Looking at all of them for each listing would be quadratic.)
 func (v *View) replace(queue []driver.Node) {
 	v.queue = queue
 	if len(v.own) < 2*len(queue) {
@@ -128,7 +129,7 @@ func (v *View) replace(queue []driver.Node) {
 	})
 }
 
-// gone removes a contender that has left for certain.
+// gone removes a contender that has certainly left.
 func (v *View) gone(node driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -141,8 +142,8 @@ func (v *View) gone(node driver.Node) {
 	}
 }
 
-// blocking returns the contenders that block self, as far as is known, in the order of
-// the queue. known is false if the view does not contain self.
+// blocking returns the known contenders that block self, in the order of the queue. known
+// is false if the view does not contain self.
 func (v *View) blocking(rule Rule, self driver.Node) (obstacles []driver.Node, known bool) {
 	v.mu.Lock()
 	queue := v.queue

@@ -1,5 +1,7 @@
 package recipe
 
+// This file tests views.
+
 import (
 	"context"
 	"math"
@@ -47,7 +49,8 @@ func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
 	require.Nil(t, v.join(driver.Joined{Node: driver.Node{Name: "f", Seq: math.MinInt32}, Behind: []driver.Node{end}}), "a number that orders nothing")
 }
 
-// joinedSession is a fakeSession in which a contender joins directly behind one of its own.
+// joinedSession is a fakeSession where a contender joins directly behind one of the same
+// session.
 type joinedSession struct {
 	fakeSession
 	joined driver.Joined
@@ -59,7 +62,8 @@ func (s *joinedSession) Join(context.Context, string, driver.Request) (driver.Jo
 
 func (s *joinedSession) Leave(context.Context, string, driver.Node) error { return nil }
 
-// A waiter of the session may not have told the view yet that the writer before it is gone.
+// A waiter of the session may not have told the view yet of the end of the writer before
+// it.
 func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
 	t.Parallel()
 	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}
@@ -88,8 +92,8 @@ func TestWhoJoinsWithoutAListingIsNotGrantedTheLockUnseen(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrRemoved)
 }
 
-// lookingSession is a joinedSession in which the nodes leave one after the other: the next
-// to leave does so when it is watched or the queue is listed.
+// lookingSession is a joinedSession where the nodes leave one after the other: the next one
+// leaves when watched, or when the queue is listed.
 type lookingSession struct {
 	joinedSession
 	leaving []driver.Node
@@ -140,8 +144,8 @@ func TestWhoeverLeavesDuringAListingGrantsNothingAlone(t *testing.T) {
 	require.Equal(t, []string{"watch c b d", "list", "watch a d"}, s.calls)
 }
 
-// Another waiter may tell the view that the last obstacle is gone, after an event that the
-// own node was gone before. So the own node is looked at when the view has been.
+// Another waiter may tell the view of the end of the last obstacle, after the event of an
+// earlier end of the own node. So the own node is looked at after the view.
 func TestTheOwnNodeIsLookedAtAfterTheView(t *testing.T) {
 	t.Parallel()
 	a, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}

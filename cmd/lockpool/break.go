@@ -1,5 +1,7 @@
 package main
 
+// This file has the commands break and revoke.
+
 import (
 	"bufio"
 	"context"
@@ -103,7 +105,7 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// notThere is the error of a demand on nobody.
+// notThere is the error of a demand on no contender.
 type notThere struct{ error }
 
 // targets returns the contenders with the nodes, or the holders if none are given.
@@ -164,8 +166,8 @@ func (d demand) carryOut(pool *lockpool.Pool, name string, c lockpool.Contender)
 	return err
 }
 
-// reaching calls f when the service has answered, which it must do promptly. What f asks
-// for may take longer, if there is much of it.
+// reaching calls f when the service has answered. The answer must be prompt, but large
+// requests of f may take longer.
 func reaching(pool *lockpool.Pool, f func(ctx context.Context) error) error {
 	const patience = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -1,5 +1,7 @@
 package main
 
+// This file opens a pool from the flags and the environment.
+
 import (
 	"bytes"
 	"crypto/tls"
@@ -18,7 +20,7 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// connection is the flags that say how to reach the service.
+// connection is the flags for reaching the service.
 type connection struct {
 	driver, server  string
 	credentialsFile string
@@ -42,8 +44,8 @@ func (c *connection) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.serverName, "tls-server-name", "", "`name` in the servers' certificate (default: that in the connect string)")
 }
 
-// open returns a pool for the flags, which connects when it is first used. The pool's
-// warnings go to c.log.
+// open returns a pool for the flags, connected on first use. The pool's warnings go to
+// c.log.
 func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 	cfg, err := c.config()
 	if err != nil {
@@ -56,7 +58,7 @@ func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 	return lockpool.OpenConnector(connector, append([]lockpool.Option{lockpool.WithLogger(cfg.Logger)}, opts...)...)
 }
 
-// visit is open for commands that hold no lock, and report themselves what goes wrong.
+// visit is open for commands without locks, reporting errors themselves.
 func (c *connection) visit() (*lockpool.Pool, error) {
 	c.log = io.Discard
 	return c.open(lockpool.WithMaxSessions(1))
@@ -87,7 +89,7 @@ func (c *connection) config() (cfg zookeeper.Config, err error) {
 		return cfg, err
 	} else if credentials != (zookeeper.Digest{}) {
 		cfg.Digest = credentials
-		cfg.ACL = nil // that of the user, unlike the one that ParseDSN has chosen
+		cfg.ACL = nil // the user's, unlike the ACL chosen by ParseDSN
 	}
 	cfg.TLS, err = c.tlsConfig()
 	log := c.log
@@ -98,8 +100,8 @@ func (c *connection) config() (cfg zookeeper.Config, err error) {
 	return cfg, err
 }
 
-// credentials returns those of the file or the environment, if there are any. Its
-// errors do not repeat them.
+// credentials returns the credentials from the file or the environment, if any. Errors do
+// not repeat them.
 func (c *connection) credentials() (d zookeeper.Digest, err error) {
 	text, from := []byte(os.Getenv("LOCKPOOL_CREDENTIALS")), "LOCKPOOL_CREDENTIALS"
 	if c.credentialsFile != "" {

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests how the command connects: errors, help, credentials and TLS.
+
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -127,7 +129,7 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	cert, private := write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", keyDER)
 
-	// A server with TLS that demands the client's certificate: a tunnel to the other one.
+	// A server with TLS, demanding a client certificate: a tunnel to the other one.
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{

@@ -1,5 +1,7 @@
 package main
 
+// This file has the command dev, a server for development.
+
 import (
 	"context"
 	"fmt"

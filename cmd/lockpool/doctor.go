@@ -1,5 +1,7 @@
 package main
 
+// This file has the command doctor, an examination of the service and the connection.
+
 import (
 	"cmp"
 	"context"
@@ -40,7 +42,7 @@ is only advice.`,
 			if err != nil {
 				return &failure{misuse, err}
 			}
-			if _, err := zookeeper.NewConnector(cfg); err != nil { // which checks more
+			if _, err := zookeeper.NewConnector(cfg); err != nil { // for further checks
 				return &failure{misuse, err}
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -69,11 +71,11 @@ type report struct {
 	Session  *sessionReport `json:"session_timeout"`
 	Latency  *latencyReport `json:"latency"`
 	Chroot   string         `json:"chroot"`
-	Probe    string         `json:"probe"` // the node that was created and removed
+	Probe    string         `json:"probe"` // the node created and removed
 	Rights   *rightsReport  `json:"rights"`
 	Contains *bool          `json:"containers"`
 
-	// By how much the service's clock is ahead of this machine's, and how far that may be off.
+	// By how much the service's clock is ahead of this machine's, and the uncertainty.
 	Clock      *float64 `json:"clock_difference_ms"`
 	ClockError *float64 `json:"clock_uncertainty_ms"`
 
@@ -111,7 +113,7 @@ type rightsReport struct {
 	Admin  bool `json:"admin"`
 }
 
-// A finding is something that is wrong, or advice that is not followed.
+// A finding is an error, or advice not followed.
 type finding struct {
 	Level string `json:"level"`
 	What  string `json:"what"`
@@ -130,7 +132,7 @@ const patience = 5 * time.Second
 // doctor examines a service.
 type doctor struct {
 	cfg    zookeeper.Config
-	server string // the first that opens sessions
+	server string // the first server to open sessions
 	report report
 }
 
@@ -174,8 +176,8 @@ func (d *doctor) dial(ctx context.Context, server string) (net.Conn, error) {
 	return secure, nil
 }
 
-// ask sends a four letter word, and returns the answer, which is empty if the server
-// does not allow the word.
+// ask sends a four letter word, and returns the answer, empty if the server does not allow
+// the word.
 func (d *doctor) ask(ctx context.Context, server, word string) (string, error) {
 	conn, err := d.dial(ctx, server)
 	if err != nil {
@@ -207,7 +209,7 @@ func value(text, name string) string {
 	return ""
 }
 
-// servers asks each server of the connect string who it is.
+// servers asks each server of the connect string for its identity.
 func (d *doctor) servers(ctx context.Context) {
 	for _, server := range d.cfg.Servers {
 		r := serverReport{Address: server}
@@ -254,8 +256,8 @@ func versionBefore(version string, major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// open opens a session with a server, closes it, and returns the timeout that was
-// granted, which the client does not tell.
+// open opens a session with a server, closes the session, and returns the granted timeout:
+// the client does not tell.
 func (d *doctor) open(ctx context.Context, server string, timeout time.Duration) (granted time.Duration, err error) {
 	conn, err := d.dial(ctx, server)
 	if err != nil {
@@ -268,7 +270,7 @@ func (d *doctor) open(ctx context.Context, server string, timeout time.Duration)
 		Zxid             int64
 		Timeout          int32
 		Session          int64
-		Password         [20]byte // with its length
+		Password         [20]byte // with the length
 		ReadOnly         bool
 	}
 	request := handshake{Length: 45, Timeout: int32(timeout.Milliseconds())}
@@ -285,7 +287,7 @@ func (d *doctor) open(ctx context.Context, server string, timeout time.Duration)
 	const length, xid, closeSession = 8, 1, -11
 	err = binary.Write(conn, binary.BigEndian, []int32{length, xid, closeSession})
 	if err == nil {
-		_, _ = io.Copy(io.Discard, conn) // until the server ends the connection, in whatever way
+		_, _ = io.Copy(io.Discard, conn) // until the server ends the connection, in any way
 	}
 	return time.Duration(reply.Timeout) * time.Millisecond, err
 }
@@ -328,7 +330,7 @@ func (d *doctor) timeouts(ctx context.Context) {
 
 // access finds out what needs a session of some length.
 func (d *doctor) access(ctx context.Context) {
-	dialer := func(string, string, time.Duration) (net.Conn, error) { return d.dial(ctx, d.server) } // by its name, which TLS needs
+	dialer := func(string, string, time.Duration) (net.Conn, error) { return d.dial(ctx, d.server) } // by the name, needed for TLS
 	conn, events, err := zk.Connect([]string{d.server}, d.cfg.SessionTimeout, zk.WithDialer(dialer), zk.WithLogger(silent{}))
 	if err == nil {
 		defer conn.Close()
@@ -341,7 +343,7 @@ func (d *doctor) access(ctx context.Context) {
 		d.find(wrong, "no session: "+oneLine(err), "locks need one", "look at the server's log")
 		return
 	}
-	stop := context.AfterFunc(ctx, conn.Close) // or its calls would wait for servers for ever
+	stop := context.AfterFunc(ctx, conn.Close) // or calls would wait for servers forever
 	defer stop()
 	d.members(conn)
 	if err := d.rights(conn); err != nil {
@@ -370,7 +372,7 @@ func opened(ctx context.Context, events <-chan zk.Event) error {
 	}
 }
 
-// members reads the ensemble's configuration, which all clients may read.
+// members reads the ensemble's configuration, readable by all clients.
 func (d *doctor) members(conn *zk.Conn) {
 	text, _, err := conn.Get("/zookeeper/config")
 	voters := 0
@@ -405,13 +407,13 @@ func (d *doctor) rights(conn *zk.Conn) error {
 			acl = zk.AuthACL(zk.PermAll)
 		}
 	}
-	// The chroot, if it does not exist, is created for the moment.
+	// A missing chroot is created for the moment.
 	for i, r := range d.cfg.Chroot + "/" {
 		if path := d.cfg.Chroot[:i]; r == '/' && i > 0 {
 			_, err := conn.Create(path, nil, 0, acl)
 			switch {
 			case err == nil:
-				defer conn.Delete(path, -1) // fails if somebody uses it by now
+				defer conn.Delete(path, -1) // fails if in use by now
 			case !errors.Is(err, zk.ErrNodeExists) && !errors.Is(err, zk.ErrNoAuth):
 				return err
 			}
@@ -421,8 +423,8 @@ func (d *doctor) rights(conn *zk.Conn) error {
 			}
 		}
 	}
-	// With a version that no node has, a request that changes the chroot is refused, for
-	// one reason or the other.
+	// With a version of no node, a request to change the chroot is refused, for one reason
+	// or the other.
 	const never = math.MaxInt32
 	r := new(rightsReport)
 	chroot := d.report.Chroot

@@ -2,6 +2,9 @@
 
 package main
 
+// This file runs the command of lockpool run in a process group, and ends the group in
+// time.
+
 import (
 	"context"
 	"errors"
@@ -20,17 +23,17 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// A job is a command and its children, in a process group of their own. The group's
-// leader is the guard, a copy of lockpool that does nothing but wait for the end of
-// lockpool itself, whatever its cause, and then kills the group. So the group has a
-// number that no other can get while lockpool runs.
+// A job is a command and its children, in a separate process group. The group's leader is
+// the guard, a copy of lockpool. The guard only waits for the end of lockpool itself, by
+// any cause, and then kills the group. So no other group can get the number of the group
+// while lockpool runs.
 //
 // If lockpool runs in the foreground of a terminal, so does the group, and the terminal's
-// signals go to it and not to lockpool. When the child is stopped (Ctrl-Z), lockpool
-// stops everything in the group, because it can kill nothing while it is stopped, and
-// then itself, for the shell to see. When lockpool is continued, it continues the group
-// once the lock is known to be still held. (If lockpool is stopped by somebody else, the
-// guard stops the group, where it can see that.)
+// signals go to the group and not to lockpool. When the child is stopped (Ctrl-Z), lockpool
+// stops everything in the group, because a stopped lockpool can kill nothing, and then
+// itself, for the shell to see. A continued lockpool continues the group once the lock is
+// known to be still held. (If another process stops lockpool, the guard stops the group, on
+// systems where the guard can see the stop.)
 type job struct {
 	path          string
 	args          []string
@@ -47,7 +50,7 @@ type job struct {
 	closed  bool
 }
 
-// passed are the signals that are passed on to the group.
+// passed are the signals passed on to the group.
 var passed = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 
 // ends reports whether a signal ends a wait.
@@ -59,7 +62,7 @@ func ends(sig os.Signal) bool {
 	return false
 }
 
-// notify relays signals, except those that lockpool was started to ignore, as by nohup.
+// notify relays signals, except signals ignored from the start, as by nohup.
 func notify(signals chan<- os.Signal) {
 	for _, sig := range passed {
 		if !signal.Ignored(sig) {
@@ -99,7 +102,7 @@ func newJob(path string, args []string, timeout, grace, margin time.Duration) (_
 		return nil, fmt.Errorf("start the guard: %w", err)
 	}
 	if j.tty, err = os.OpenFile("/dev/tty", os.O_RDWR, 0); err != nil {
-		j.tty = nil // no terminal, or none that signals come from
+		j.tty = nil // no terminal, or none with signals
 	}
 	return j, nil
 }
@@ -114,7 +117,7 @@ func guardCommand() *cobra.Command {
 			if syscall.Getpgrp() != os.Getpid() {
 				return misused("guard is for lockpool itself")
 			}
-			signal.Ignore() // all that are sent to the group
+			signal.Ignore() // all signals sent to the group
 			go func() {     // ends with the process
 				for range time.Tick(100 * time.Millisecond) {
 					if isStopped(os.Getppid()) {
@@ -139,7 +142,7 @@ func (j *job) close() {
 	j.closed = true
 	if j.guard.Process != nil {
 		_ = syscall.Kill(-j.guard.Process.Pid, syscall.SIGKILL)
-		_ = j.guard.Wait() // it was killed
+		_ = j.guard.Wait() // killed
 	}
 	_ = j.alive.Close()
 	if j.tty != nil {
@@ -148,8 +151,8 @@ func (j *job) close() {
 	}
 }
 
-// run runs the command until its end, or until lockpool has to end it because of the
-// lock, for the reason returned. Then the rest of its group is killed.
+// run runs the command to the end, or until lockpool has to end the command because of the
+// lock, for the returned reason. Then the rest of the group is killed.
 func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env []string, signals <-chan os.Signal) (code int, reason string, err error) {
 	defer j.close()
 	lost := lock.Lost()
@@ -168,12 +171,12 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 	if err := j.start(env); err != nil {
 		return 0, "", err
 	}
-	// Taking the terminal back must not stop lockpool, nor a warning that nobody reads
-	// end it. The child has been started, and inherits neither.
+	// Taking the terminal back must not stop lockpool, nor an unread warning end lockpool.
+	// The child has been started, and inherits neither.
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
 
 	const outage = "the service does not answer, and the lock was about to expire"
-	var notStopped <-chan time.Time // although lockpool has asked for that
+	var notStopped <-chan time.Time // although asked to stop by lockpool
 	for {
 		select {
 		case status := <-j.states:
@@ -193,7 +196,7 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			j.end(syscall.SIGKILL, whyLost(ctx).Error())
 		case <-expired:
 			expired = nil
-			if !closed(lost) { // else it says more
+			if !closed(lost) { // else lost says more
 				j.end(syscall.SIGKILL, outage)
 			}
 		case <-expiring:
@@ -209,16 +212,16 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 		case <-continued:
 			notStopped = nil
 			j.resume(ctx, lock)
-		case <-notStopped: // nobody could continue lockpool: its group is orphaned
+		case <-notStopped: // no process could continue lockpool: the group is orphaned
 			notStopped = nil
 			j.resume(ctx, lock)
 		}
 	}
 }
 
-// healthy waits until the lease is longer than what the job takes to end: a lock that is
-// granted at the end of an outage has little of it left. It returns the channel that is
-// closed when the job is to end.
+// healthy waits until the lease is longer than the time to end the job: a lock granted at
+// the end of an outage has little of the lease left. It returns the channel closed when the
+// job is to end.
 func (j *job) healthy(ctx context.Context, lock *lockpool.Lock) (expiring <-chan struct{}, err error) {
 	const step = 50 * time.Millisecond
 	for tries := range j.timeout / 2 / step {
@@ -249,7 +252,7 @@ func (j *job) start(env []string) error {
 	dieWithParent(cmd.SysProcAttr)
 	started := make(chan error)
 	go func() { // ends with the child
-		// For the kernel, the parent is this thread. It ends with the goroutine.
+		// For the kernel, the parent is this thread. The thread ends with the goroutine.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		j.process = cmd.Process
@@ -260,7 +263,7 @@ func (j *job) start(env []string) error {
 				j.states <- status
 				ended = status.Exited() || status.Signaled()
 			} else if err != syscall.EINTR {
-				panic(err) // there is a child, and nobody else waits for it
+				panic(err) // there is a child, and only this process waits for the child
 			}
 		}
 	}()
@@ -290,7 +293,7 @@ func (j *job) end(sig syscall.Signal, reason string) {
 	j.signal(sig)
 }
 
-// signal sends a signal to the group, and to the child if it has left the group, as
+// signal sends a signal to the group, and to a child that has left the group, as
 // interactive shells do.
 func (j *job) signal(sig syscall.Signal) {
 	group := j.guard.Process.Pid
@@ -331,7 +334,7 @@ func (j *job) inForeground() bool {
 	return err == nil && group == syscall.Getpgrp()
 }
 
-// hide takes the terminal back, if the group had it.
+// hide takes the terminal back from the group.
 func (j *job) hide() {
 	if j.shown {
 		j.show(syscall.Getpgrp())

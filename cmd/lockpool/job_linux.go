@@ -1,5 +1,8 @@
 package main
 
+// This file has what only Linux offers for jobs: death with the parent, and the state of a
+// process.
+
 import (
 	"bytes"
 	"fmt"
@@ -7,8 +10,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent makes the kernel kill the process when the thread that starts it ends,
-// even if it has left the group by then.
+// dieWithParent makes the kernel kill the process at the end of the starting thread, even
+// if the process has left the group by then.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
 // isStopped reports whether a process is stopped.

@@ -1,5 +1,7 @@
 package main
 
+// This file tests jobs while lockpool is stopped or killed.
+
 import (
 	"strings"
 	"syscall"
@@ -12,7 +14,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// While lockpool is stopped it can end nothing, so its children are stopped as well.
+// A stopped lockpool can end nothing, so the children are stopped as well.
 func TestChildrenStopWithLockpool(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
@@ -38,8 +40,8 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	require.Equal(t, stopped, ticks(), "the children ran without the lock")
 }
 
-// A command that has left its group dies with lockpool, though its children do not, and
-// after a loss.
+// A command outside the group dies with lockpool, though its children do not, and after a
+// loss.
 func TestCommandOutsideItsGroupDiesWithLockpool(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

@@ -2,6 +2,8 @@
 
 package main
 
+// This file has the substitutes for job_linux.go on other systems.
+
 import "syscall"
 
 // dieWithParent does nothing here: the guard alone ends the group.

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the command when the lock is lost: silence, outages and removals.
+
 import (
 	"flag"
 	"fmt"
@@ -22,8 +24,8 @@ import (
 
 var rounds = flag.Int("rounds", 6, "the number of outages, of removals and of expiries that holders go through")
 
-// script returns a script that ignores SIGTERM, as its children do, and runs until it is
-// killed. It prints "beside" if a process of another one is still running: each of them
+// script returns a script ignoring SIGTERM, as its children do, and running until killed.
+// The script prints "beside" if a process of another script is still running: each process
 // holds the lock of one file.
 func script(t *testing.T) string {
 	marker := filepath.Join(t.TempDir(), "marker")
@@ -39,8 +41,8 @@ func free(t *testing.T, script string) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// While no server answers, a command that listens to SIGTERM gets the grace period, and
-// one that does not is killed before the lease ends.
+// While no server answers, a command listening to SIGTERM gets the grace period, and a
+// command ignoring SIGTERM is killed before the lease ends.
 func TestSilentServers(t *testing.T) {
 	t.Parallel()
 	t.Run("paused", func(t *testing.T) { testSilence(t, locktest.Server.Pause, locktest.Server.Resume) })
@@ -71,9 +73,9 @@ func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 	s.AwaitQueue("polite", 0)
 }
 
-// TestNeverBesideNextHolder lets each holder go through an outage while the next one
-// waits, which must not get the lock before the children of the first are dead. A holder
-// that has survived is killed.
+// TestNeverBesideNextHolder lets each holder go through an outage while the next one waits.
+// The next must not get the lock before the children of the first are dead. A surviving
+// holder is killed.
 func TestNeverBesideNextHolder(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -110,10 +112,10 @@ func TestNeverBesideNextHolder(t *testing.T) {
 		time.Sleep(outage)
 		proxies[i%2].Heal()
 		server.HealMembers()
-		_ = server.ResumeMember(1) // if it was paused
+		_ = server.ResumeMember(1) // if paused
 		_ = server.Resume()
 
-		if i < len(outages) { // which are longer than the timeout
+		if i < len(outages) { // outages longer than the timeout
 			require.Equal(t, 117, holder.code(), "%s: %s", about, holder.stderr.String())
 		} else {
 			select {
@@ -128,7 +130,7 @@ func TestNeverBesideNextHolder(t *testing.T) {
 				return true
 			}
 			select {
-			case <-next.ended: // granted the lock in the outage, and has lost it as well
+			case <-next.ended: // granted the lock in the outage, and lost it again
 				require.Equal(t, 117, next.code(), "%s: %s", about, next.stderr.String())
 				next = start(i + 1)
 			default:
@@ -143,8 +145,8 @@ func TestNeverBesideNextHolder(t *testing.T) {
 	require.True(t, free(t, script))
 }
 
-// Nobody can know of the removal of its node before the next holder does. What the two
-// have in common is measured.
+// No holder can know of the removal of the node before the next holder does. The overlap of
+// the two is measured.
 func TestLossKillsAtOnce(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
@@ -178,7 +180,7 @@ func TestLossKillsAtOnce(t *testing.T) {
 				require.NoError(t, err)
 				overlap := time.Duration(alone - began)
 				worst = max(worst, overlap)
-				if overlap > 5*time.Millisecond { // which two processes take that are started in between
+				if overlap > 5*time.Millisecond { // the starts of two processes in between
 					beside++
 				}
 				holder = next

@@ -1,5 +1,7 @@
 package main
 
+// This file has the commands ls and show, as text and as JSON.
+
 import (
 	"context"
 	"encoding/json"
@@ -68,7 +70,7 @@ func jsonFlag(cmd *cobra.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON, which docs/command.md describes")
 }
 
-// inspecting returns a RunE that is given a pool and a limited time.
+// inspecting returns a RunE with a pool and a limited time.
 func inspecting(c *connection, run func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return classified(func(cmd *cobra.Command, args []string) error {
 		pool, err := c.visit()
@@ -113,7 +115,7 @@ func list(w io.Writer, queues []lockpool.Queue, now time.Time, asJSON bool) erro
 // queueJSON is the output of lockpool show --json.
 type queueJSON struct {
 	Name       string          `json:"name"`
-	Contenders []contenderJSON `json:"contenders"` // in the order in which they asked
+	Contenders []contenderJSON `json:"contenders"` // in the order of asking
 	Foreign    []string        `json:"foreign"`
 }
 
@@ -193,7 +195,7 @@ func timeOrNull(t time.Time) *time.Time {
 	return &t
 }
 
-// printJSON prints v with escapes for all that terminals might not print.
+// printJSON prints v with escapes for anything terminals might not print.
 func printJSON(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

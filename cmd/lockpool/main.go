@@ -2,7 +2,7 @@
 //
 //	lockpool run cron/backup -- ./backup.sh
 //
-// Its manual is docs/command.md; lockpool help lists the commands.
+// The manual is docs/command.md; lockpool help lists the commands.
 package main
 
 import (
@@ -29,7 +29,7 @@ func execute(args []string, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if status := exitStatus(0); errors.As(err, &status) { // of a child, or of a signal; it needs no words
+	if status := exitStatus(0); errors.As(err, &status) { // of a child, or of a signal, without words
 		return int(status)
 	}
 	var f *failure
@@ -40,7 +40,7 @@ func execute(args []string, stderr io.Writer) int {
 	return *exitCodes[f.outcome].code
 }
 
-// version is that of the module, or (devel) if it was built in a clone without tags.
+// version is the module's version, or (devel) if built in a clone without tags.
 func version() string {
 	info, _ := debug.ReadBuildInfo() // nil only without modules
 	if info == nil {
@@ -69,7 +69,7 @@ waits for them. Every command connects to the server of --server or LOCKPOOL_SER
 	return root
 }
 
-// outcome is an end of the command that is its own, and not that of a child.
+// outcome is an end of the command itself, and not of a child.
 type outcome int
 
 const (
@@ -80,9 +80,9 @@ const (
 	failed
 )
 
-// exitCodes are the exit codes of the outcomes, by outcome. They are numbers that
-// other programs hardly use: above those of sysexits.h, and below those of shells.
-// Each has a flag of lockpool run.
+// exitCodes are the exit codes of the outcomes, by outcome. They are numbers hardly used by
+// other programs: above the numbers of sysexits.h, and below the shells'. Each has a flag
+// of lockpool run.
 var exitCodes = [...]struct {
 	code    *int
 	name    string
@@ -111,7 +111,7 @@ func misused(format string, args ...any) error {
 	return &failure{misuse, fmt.Errorf(format, args...)}
 }
 
-// exitStatus is an exit code that needs no words.
+// exitStatus is an exit code without words.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
@@ -127,7 +127,7 @@ func classified(run func(cmd *cobra.Command, args []string) error) func(*cobra.C
 	}
 }
 
-// classify returns err with its outcome and, if there is one, a hint of what to do.
+// classify returns err with the outcome and, if any, a hint of what to do.
 func classify(err error) *failure {
 	var f *failure
 	if errors.As(err, &f) {
@@ -162,8 +162,8 @@ var hints = []struct {
 
 var errNoAnswer = errors.New("the service did not answer in time; check --server or LOCKPOOL_SERVER, and whether its servers run")
 
-// oneLine returns the text of err as a single line, without the library's prefix. Names
-// in it may be those of other clients.
+// oneLine returns the text of err as a single line, without the library's prefix. Names in
+// the text may come from other clients.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "lockpool: ")
 	var lines []string

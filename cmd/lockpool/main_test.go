@@ -1,5 +1,7 @@
 package main
 
+// This file has the helpers of the tests: lockpool as a process, run from a shell.
+
 import (
 	"os"
 	"os/exec"
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 	locktest.Main(m)
 }
 
-// shell is somebody who runs lockpool in a shell.
+// shell is a user of lockpool in a shell.
 type shell struct {
 	*locktest.Bench
 	env []string
@@ -44,7 +46,7 @@ type process struct {
 	ended          chan struct{}
 }
 
-// command returns a lockpool that has not been started.
+// command returns a lockpool, not started yet.
 func (s *shell) command(args ...string) *process {
 	self, err := os.Executable()
 	require.NoError(s, err)
@@ -56,12 +58,12 @@ func (s *shell) command(args ...string) *process {
 
 func (p *process) start() *process {
 	require.NoError(p.s, p.Start())
-	go func() { // ends with the process, and everything that has its output
-		_ = p.Wait() // the state says how it ended
+	go func() { // ends with the process, and all sharers of the output
+		_ = p.Wait() // the state says how the process ended
 		close(p.ended)
 	}()
 	p.s.Cleanup(func() {
-		_ = p.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = p.Process.Signal(syscall.SIGTERM) // perhaps ended
 		select {
 		case <-p.ended:
 		case <-time.After(locktest.Patience):
@@ -74,14 +76,14 @@ func (p *process) start() *process {
 
 func (s *shell) start(args ...string) *process { return s.command(args...).start() }
 
-// run runs lockpool and returns its exit code, and what it has printed.
+// run runs lockpool and returns the exit code and the output.
 func (s *shell) run(args ...string) (code int, stdout, stderr string) {
 	s.Helper()
 	p := s.start(args...)
 	return p.code(), p.stdout.String(), p.stderr.String()
 }
 
-// code waits for the end of the process, and returns its exit code.
+// code waits for the end of the process, and returns the exit code.
 func (p *process) code() int {
 	p.s.Helper()
 	select {

@@ -1,5 +1,7 @@
 package main
 
+// This file has the command man, which writes the manual pages.
+
 import (
 	"os"
 

@@ -2,6 +2,8 @@
 
 package main
 
+// This file has the command run: flags, waiting for the lock, and exit codes.
+
 import (
 	"cmp"
 	"context"
@@ -99,9 +101,9 @@ func (r *run) run(cmd *cobra.Command) error {
 	if err != nil {
 		return &failure{misuse, err}
 	}
-	// The session leaves a server that is silent for a quarter of the timeout, and the
-	// lease is at least 0.4 of it when it does. What grace takes of the rest is missing
-	// for the next server.
+	// The session leaves a server silent for a quarter of the timeout, and the lease is
+	// then at least 0.4 of the timeout. The grace period takes from the time left for the
+	// next server.
 	margin := max(cfg.SessionTimeout/30, 200*time.Millisecond)
 	if !cmd.Flags().Changed("grace") {
 		r.grace = cfg.SessionTimeout / 15
@@ -142,7 +144,7 @@ func (r *run) run(cmd *cobra.Command) error {
 	return err
 }
 
-// take returns the call that takes the lock and calls a function under it.
+// take returns the call to take the lock and call a function under the lock.
 func (r *run) take(pool *lockpool.Pool, given func(flag string) bool) (func(context.Context, func(context.Context) error) error, error) {
 	var opts []lockpool.LockOption
 	switch {
@@ -184,7 +186,7 @@ func parsePermits(s string) (n, limit int, ok bool) {
 	return n, limit, err == nil && err2 == nil && n > 0 && n <= limit
 }
 
-// outcome waits for the lock, runs the job, and returns how that ended.
+// outcome waits for the lock, runs the job, and returns how the job ended.
 func (r *run) outcome(ctx context.Context, take func(context.Context, func(context.Context) error) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -192,8 +194,8 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	notify(signals)
 	defer signal.Stop(signals)
 
-	// Until the job runs, a signal ends the wait, and so does silence if nobody wants
-	// to wait.
+	// Until the job runs, a signal ends the wait, and so does silence in a call without
+	// waiting.
 	stopWaiting := endBy(signals, cancel)
 	var patience *time.Timer
 	if r.try {
@@ -255,7 +257,7 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	return err
 }
 
-// endBy ends a wait when a signal arrives, until the function that it returns is called.
+// endBy ends a wait when a signal arrives, until stop is called.
 func endBy(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
 	stopped, ended := make(chan struct{}), make(chan struct{})
 	go func() { // ends with stop
@@ -281,7 +283,7 @@ func endBy(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func(
 	}
 }
 
-// hold runs the job under the lock that ctx carries.
+// hold runs the job under the lock in ctx.
 func (r *run) hold(ctx context.Context, signals <-chan os.Signal) error {
 	lock, _ := lockpool.LockFromContext(ctx)
 	token, err := lock.Token(ctx)
@@ -313,11 +315,11 @@ func (r *run) hold(ctx context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
-// cannotStart returns the error of a command that cannot be started, with the exit code
-// that shells give it.
+// cannotStart returns the error of a command that cannot be started, with the exit code as
+// in shells.
 func (r *run) cannotStart(err error) error {
 	cause := err
-	if e := (*exec.Error)(nil); errors.As(err, &e) { // which repeats the name
+	if e := (*exec.Error)(nil); errors.As(err, &e) { // e repeats the name
 		cause = e.Err
 	}
 	fmt.Fprintf(os.Stderr, "lockpool: cannot run %s: %s\n", r.command[0], oneLine(cause))

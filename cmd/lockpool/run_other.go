@@ -2,9 +2,11 @@
 
 package main
 
+// This file has the command run on systems other than Unix, where it is not available.
+
 import "github.com/spf13/cobra"
 
-// runCommand says that run needs what only Unix has: process groups and signals.
+// runCommand says that run needs Unix, for process groups and signals.
 func runCommand(*connection) *cobra.Command {
 	return &cobra.Command{
 		Use:                "run",

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the command run.
+
 import (
 	"os"
 	"path/filepath"
@@ -78,7 +80,7 @@ func TestCommandLine(t *testing.T) {
 	require.Equal(t, "-job -- -x\n", stdout)
 }
 
-// holder starts a lockpool whose child holds the lock, and prints what it is told.
+// holder starts a lockpool whose child holds the lock, and echoes the input.
 func (s *shell) holder(args ...string) *process {
 	return s.start(append(append([]string{"run"}, args...), "--", "sh", "-c", "echo started; sleep 60")...).prints("started")
 }
@@ -167,7 +169,7 @@ func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
 	for _, sig := range []string{"USR1", "USR2", "HUP", "TERM"} {
 		p.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}[sig])
 		p.prints("outer " + strings.ToLower(sig))
-		if sig != "TERM" { // after which lockpool kills what is left of the group
+		if sig != "TERM" { // after TERM, lockpool kills what is left of the group
 			p.prints("inner " + strings.ToLower(sig))
 		}
 	}
@@ -188,13 +190,13 @@ func TestChildrenDieWithLockpool(t *testing.T) {
 	s.AwaitQueue("job", 0)
 }
 
-// Children that the command leaves behind end before the lock is free.
+// Children left behind by the command end before the lock is free.
 func TestChildrenDieWithTheCommand(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	script := script(t)
 	p := s.command("run", "job", "--", "sh", "-c", strings.TrimSuffix(script, "sleep 61")+"exit 3")
-	p.Stdout = nil // else lockpool's end is that of all that have its output
+	p.Stdout = nil // else lockpool's end is the end of all sharers of the output
 	require.Equal(t, 3, p.start().code())
 	require.True(t, free(t, script))
 }
@@ -216,7 +218,7 @@ func TestOnce(t *testing.T) {
 	once := func(key, script string, flags ...string) (int, string, string) {
 		return s.run(append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
 	}
-	code, _, _ := once("monday", "exit 3") // a run that fails is not done
+	code, _, _ := once("monday", "exit 3") // a failed run is not done
 	require.Equal(t, 3, code)
 	code, stdout, stderr := once("monday", "echo hi")
 	require.Zero(t, code, stderr)
@@ -231,17 +233,17 @@ func TestOnce(t *testing.T) {
 	code, stdout, _ = once("tuesday", "echo hi")
 	require.Zero(t, code)
 	require.Equal(t, "hi\n", stdout)
-	code, stdout, _ = once("", "echo hi") // perhaps of a command that has failed
+	code, stdout, _ = once("", "echo hi") // perhaps of a failed command
 	require.NotZero(t, code)
 	require.Empty(t, stdout)
 
-	// All who wait for the first run find that it is done.
+	// All waiters for the first run find the run done.
 	p := s.start("run", "--once", "friday", "job", "--", "sh", "-c", "echo started; sleep 0.5").prints("started")
 	waiter := s.start("run", "--once", "friday", "job", "--", "true")
 	require.Zero(t, p.code())
 	require.Equal(t, 115, waiter.code())
 
-	// The next one takes up a run that was killed.
+	// The next one takes up a killed run.
 	p = s.start("run", "--session-timeout", "4s", "--once", "sunday", "job", "--", "sh", "-c", "echo started; sleep 60").prints("started")
 	waiter = s.start("run", "--once", "sunday", "job", "--", "echo", "taken up")
 	s.AwaitQueue("job/run:sunday", 2)

@@ -1,5 +1,7 @@
 package main
 
+// This file summarizes queues and contenders for the commands that show them.
+
 import (
 	"cmp"
 	"fmt"
@@ -14,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// unread returns the error that some locks could not be read, if there are any.
+// unread returns the error for unreadable locks, if there are any.
 func unread(g lockpool.WaitGraph) error {
 	if len(g.Unread) == 0 {
 		return nil
@@ -33,7 +35,7 @@ func unread(g lockpool.WaitGraph) error {
 type summary struct {
 	kind             string // of the first contender
 	holders, waiters int
-	held, waited     time.Time // since when at the longest the first holder has it, and the first waiter waits
+	held, waited     time.Time // the longest time of the first holder, and of the first waiter
 }
 
 func summarize(q lockpool.Queue) (s summary) {
@@ -52,7 +54,7 @@ func summarize(q lockpool.Queue) (s summary) {
 	return s
 }
 
-// heldSince is the earliest time at which a contender was granted the lock, or asked.
+// heldSince is the earliest possible time of a contender's grant, or of asking.
 func heldSince(c lockpool.Contender) time.Time {
 	if c.Granted.IsZero() {
 		return c.Asked
@@ -60,7 +62,7 @@ func heldSince(c lockpool.Contender) time.Time {
 	return c.Granted
 }
 
-// who names a contender as far as it is known.
+// who names a contender as far as known.
 func who(c lockpool.Contender) string {
 	switch {
 	case c.Host == "" && c.PID == 0:
@@ -89,8 +91,8 @@ func kindOf(c lockpool.Contender) string {
 	return c.Kind
 }
 
-// heldFor and waitedFor are the times since a contender asked. That is how long it has
-// waited. It has held the lock for at most that long, since nothing records the grant.
+// heldFor and waitedFor are the times since a contender asked. A waiter has waited as long.
+// A holder has held the lock for at most as long, since nothing records the grant.
 func heldFor(now, asked time.Time) string   { return since("≤", now, asked) }
 func waitedFor(now, asked time.Time) string { return since("", now, asked) }
 
@@ -110,8 +112,8 @@ func since(prefix string, now, asked time.Time) string {
 	return fmt.Sprintf("%s%dd", prefix, d/(24*time.Hour))
 }
 
-// quoted returns s as it is if a terminal shows it as one word, and otherwise in
-// quotation marks, with escapes. Other clients may have chosen any name.
+// quoted returns s unchanged if a terminal shows s as one word, and otherwise in quotation
+// marks, with escapes. Other clients may have chosen any name.
 func quoted(s string) string {
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool {
 		return r == ' ' || r == '"' || r == unicode.ReplacementChar || !unicode.IsPrint(r)

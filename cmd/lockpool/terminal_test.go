@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the command in a terminal: job control and its signals.
+
 import (
 	"os"
 	"os/exec"
@@ -16,7 +18,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// terminal is a terminal in which a program runs.
+// terminal is a terminal with a running program.
 type terminal struct {
 	s      *shell
 	pty    *os.File
@@ -50,8 +52,8 @@ func (s *shell) terminal(t *testing.T, args ...string) *terminal {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // which hangs up
-		_ = cmd.Wait()         // it was killed
+		_ = cmd.Process.Kill() // to hang up
+		_ = cmd.Wait()         // killed
 		<-copied
 		_ = term.pty.Close()
 		if t.Failed() {
@@ -67,7 +69,7 @@ func (term *terminal) types(text string) {
 	require.NoError(term.s, err)
 }
 
-// shows waits until the terminal shows a text after all that was shown before.
+// shows waits until the terminal shows a text after everything shown before.
 func (term *terminal) shows(text string) {
 	term.s.Helper()
 	term.s.Until(func() bool {
@@ -108,7 +110,7 @@ func TestTerminal(t *testing.T) {
 	term.shows("code 130")
 	s.AwaitQueue("job", 0)
 
-	// In the background, a child that reads is stopped, until it is in the foreground.
+	// In the background, a reading child is stopped, until brought to the foreground.
 	term.types("set -b; lockpool run job -- cat &\n")
 	term.shows("Stopped")
 	term.types("fg\n")
@@ -122,7 +124,7 @@ func TestTerminal(t *testing.T) {
 	term.shows("code 0")
 }
 
-// A job that is continued after the loss of its lock is killed, and runs no more.
+// A job continued after the loss of the lock is killed, and runs no more.
 func TestStoppedJobIsLost(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
@@ -131,7 +133,7 @@ func TestStoppedJobIsLost(t *testing.T) {
 	term := s.terminal(t, "bash", "--norc", "--noediting", "-i")
 	term.types("lockpool run --session-timeout 4s job -- sh -c 'trap \"\" TSTP; while :; do echo ti\"\"ck; sleep 0.1; done'\n")
 	term.shows("tick")
-	term.types(ctrlZ) // the child ignores that
+	term.types(ctrlZ) // ignored by the child
 	term.shows("tick")
 	term.types(ctrlC)
 	term.types("echo code $?\n")
@@ -150,7 +152,7 @@ func TestStoppedJobIsLost(t *testing.T) {
 	require.NotContains(t, term.screen.String()[stopped:], "tick\r\n")
 }
 
-// Where no shell could continue lockpool, it is not stopped, and neither is the child.
+// Where no shell could continue lockpool, neither lockpool nor the child is stopped.
 func TestTerminalWithoutShell(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

@@ -1,5 +1,7 @@
 package main
 
+// This file has the command top: a live view of locks and contenders.
+
 import (
 	"context"
 	"fmt"
@@ -50,19 +52,19 @@ asks for the lock back and b takes it by force (both ask first), q quits.`,
 	}
 }
 
-// top is the state of lockpool top. It is a tea.Model: bubbletea calls Update and View
-// one after the other, and runs the commands that Update returns on other goroutines.
+// top is the state of lockpool top. It is a tea.Model: bubbletea calls Update and View one
+// after the other, and runs the commands returned by Update on other goroutines.
 type top struct {
 	pool   *lockpool.Pool
 	prefix string
 
-	latest   survey // the last that succeeded, with the error of a later one
+	latest   survey // the last successful one, with the error of a later one
 	forest   *forest
 	selected string // the lock with the cursor
 	shown    bool   // the selected lock fills the screen
 	node     string // the contender with the cursor, if shown
 
-	asked  []lockpool.Contender // whom a demand is about that awaits confirmation
+	asked  []lockpool.Contender // the targets of a demand awaiting confirmation
 	demand demand
 	status string // what came of the last demand
 
@@ -84,8 +86,8 @@ type (
 	acted struct{ text string }
 )
 
-// The times between two looks: at least a second, and as long as it takes that looking
-// takes a tenth of the time.
+// The times between two looks: at least a second, and enough to keep looking at a tenth of
+// the time.
 const (
 	lookInterval = time.Second
 	restFactor   = 9
@@ -148,8 +150,8 @@ func (t *top) update(s survey) {
 	t.latest, t.forest = s, newForest(s.graph)
 }
 
-// noteGrants sets the time of the grant for those that waited in the survey before, or
-// whose grant was seen then: it was at the earliest when that survey began.
+// noteGrants sets the time of the grant for contenders that waited in the last survey, or
+// whose grant was seen then: at the earliest the beginning of this survey.
 func noteGrants(before, now survey) {
 	known := map[string]time.Time{}
 	for _, q := range before.queues {
@@ -214,9 +216,9 @@ func (t *top) press(key string) tea.Cmd {
 	return nil
 }
 
-// lock returns the selected lock, or nil if there is none. The cursor follows a lock
-// wherever its place is, and goes to the first if there is no such lock any more, unless
-// it is the one shown.
+// lock returns the selected lock, or nil if there is none. The cursor follows a lock to any
+// place, and goes to the first lock if the lock is gone, unless the gone lock is the one
+// shown.
 func (t *top) lock() *lockpool.Queue {
 	locks := t.latest.queues
 	i := slices.IndexFunc(locks, func(q lockpool.Queue) bool { return q.Name == t.selected })
@@ -231,7 +233,7 @@ func (t *top) lock() *lockpool.Queue {
 	return &locks[0]
 }
 
-// contenders returns the contenders of the selected lock in the order of its tree.
+// contenders returns the contenders of the selected lock in the order of the tree.
 func contenders(q *lockpool.Queue) []lockpool.Contender {
 	ordered := holders(*q)
 	for _, c := range q.Contenders {
@@ -242,7 +244,7 @@ func contenders(q *lockpool.Queue) []lockpool.Contender {
 	return ordered
 }
 
-// current returns the contender with the cursor, the first if it is gone, and its index.
+// current returns the contender with the cursor, or the first if gone, and the index.
 func (t *top) current() (c lockpool.Contender, index int, ok bool) {
 	all := contenders(t.lock())
 	if len(all) == 0 {
@@ -288,7 +290,7 @@ func (t *top) ask(d demand) {
 	}
 }
 
-// act makes the demand that was confirmed.
+// act makes the confirmed demand.
 func (t *top) act(name string, d demand, targets []lockpool.Contender) tea.Cmd {
 	return func() tea.Msg {
 		var said []string
@@ -313,8 +315,7 @@ func (t *top) View() tea.View {
 	return tea.View{Content: t.screen(), AltScreen: true}
 }
 
-// screen returns a title, what is shown, and a line about keys, a question, or what
-// came of it.
+// screen returns a title, the content, and a line about keys, a question, or the result.
 func (t *top) screen() string {
 	if t.width < 20 || t.height < 4 {
 		return ansi.Truncate("too small", t.width, "")
@@ -452,8 +453,8 @@ func (t *top) viewLock(height int) []string {
 	return lines
 }
 
-// window returns the first of n lines to be shown on size lines, so that the cursor is
-// among them.
+// window returns the first of n lines to be shown on size lines, with the cursor among
+// them.
 func window(n, size, cursor int) int {
 	return max(0, min(cursor-size/2, n-size))
 }

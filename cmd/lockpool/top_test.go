@@ -1,5 +1,7 @@
 package main
 
+// This file tests the command top in a terminal of tmux.
+
 import (
 	"errors"
 	"fmt"
@@ -19,13 +21,13 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// screen is a terminal of tmux in which lockpool runs.
+// screen is a terminal of tmux with a running lockpool.
 type screen struct {
 	s      *shell
 	socket string
 }
 
-// screen runs lockpool in a terminal of the given size. Its exit code is printed.
+// screen runs lockpool in a terminal of the given size. The exit code is printed.
 func (s *shell) screen(width, height int, args ...string) *screen {
 	s.Helper()
 	self, err := os.Executable()
@@ -84,7 +86,7 @@ func (sc *screen) until(want string, ok func(text string) bool) {
 }
 
 func TestTopIsLive(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // top waits
 	s := newShell(t)
 	conn := s.Dial()
 	s.contend(conn)
@@ -117,7 +119,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 	before := longest()
 	s.Until(func() bool { return longest() >= before+2 }, "waits that grow")
 
-	// The lock with most waiters goes to the top, and the cursor stays on its lock.
+	// The lock with most waiters goes to the top, and the cursor stays on the same lock.
 	sc.press("Down")
 	sc.contains(">        1 0s        1 ≤0s  stock/7")
 	var waiters []string
@@ -127,7 +129,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 	sc.contains("         3 0s        1 ≤0s  cron/backup")
 	sc.contains(">        1 0s        1 ≤0s  stock/7")
 
-	// A lock that is gone from the list is not shown any more.
+	// A lock gone from the list is not shown any more.
 	sc.press("Home")
 	for _, node := range append(waiters, s.Children("cron/backup")[0]) {
 		require.NoError(t, conn.Delete(s.Chroot+"/cron/backup/"+node, -1))
@@ -135,7 +137,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 	sc.contains("2 locks, 3 waiters", ">        2 0s        1 ≤0s  orders/42")
 	require.NotContains(t, sc.text(), "cron/backup")
 
-	// The time since the grant is known if it was seen.
+	// The time since a grant is known if the grant was seen.
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
 	require.NoError(t, conn.Delete(s.Chroot+"/orders/42/"+s.Children("orders/42")[0], -1))
 	sc.contains("cart, process 202 on web2 holds it")
@@ -146,7 +148,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 }
 
 func TestTopActsOnWhatIsSelected(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // top waits
 	s := newShell(t)
 	conn := s.Dial()
 	s.contend(conn)
@@ -197,8 +199,8 @@ node     _c_*-lock-0000000002
 	sc.contains("exit code 0")
 }
 
-// deadlocked are the contenders of a deadlock, of which others wait, and of a handle that
-// waits for permits beside it.
+// deadlocked are the contenders of a deadlock, with others waiting for them, and of a
+// handle waiting for permits beside.
 func (s *shell) deadlocked(conn *zk.Conn) {
 	a, b := s.contender(conn, "a", "one", 101), s.contender(conn, "b", "two", 202)
 	s.contender(conn, "a", "two", 202, "b", b)
@@ -209,7 +211,7 @@ func (s *shell) deadlocked(conn *zk.Conn) {
 	s.contender(conn, "a", "four", 404, "c", c)
 }
 
-// The tree follows waiters that hold other locks, and ends where it would go round.
+// The tree follows waiters with other locks, and ends where the tree would go round.
 func TestTreeEndsAtDeadlocks(t *testing.T) {
 	s := newShell(t)
 	s.deadlocked(s.Dial())
@@ -238,7 +240,7 @@ one, process 101 on web1 holds it for ≤0s (mutex)
 }
 
 func TestTopInSmallTerminals(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // top waits
 	s := newShell(t)
 	conn := s.Dial()
 	for i := range 30 {
@@ -279,7 +281,7 @@ locks/26: 1 holder, 0 waiters
 }
 
 func TestTopSurvivesAnOutage(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // top waits
 	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
 	conn := s.Dial()
 	s.contend(conn)
@@ -301,14 +303,14 @@ func TestTopSaysWhatIsWrong(t *testing.T) {
 	require.Equal(t, `1 lock, 0 waiters, seen 0s ago: no answer\x1b[2J`, top.title())
 }
 
-// Looking is bounded: one look a second, or less if it takes long.
+// Looking is bounded: one look a second, or less if a look takes long.
 func TestTopDoesNotHammer(t *testing.T) {
 	require.Equal(t, time.Second, (&top{latest: survey{took: time.Millisecond}}).rest())
 	require.Equal(t, 9*time.Second, (&top{latest: survey{took: time.Second}}).rest())
 }
 
 func TestTopNeedsATerminal(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // top waits
 	s := newShell(t)
 	s.fails(118, "top needs a terminal; use lockpool ls or lockpool show", "top")
 	sc := s.screen(100, 10, "top", "--server", "127.0.0.1:1")
@@ -332,8 +334,8 @@ func TestBreakAsksFirst(t *testing.T) {
 	require.Empty(t, s.Children("orders/42"))
 }
 
-// Only top asks a terminal what it can do: others would take what somebody types, or the
-// answers of the terminal, from the command that they run.
+// Only top asks a terminal for its abilities: other commands would take the user's input,
+// or the answers of the terminal, from the command they run.
 func TestCommandsLeaveTheTerminalAlone(t *testing.T) {
 	s := newShell(t)
 	self, err := os.Executable()

@@ -1,5 +1,7 @@
 package main
 
+// This file sets up tracing for the command.
+
 import (
 	"context"
 	"log/slog"
@@ -16,9 +18,9 @@ import (
 
 var tracer = otel.Tracer("github.com/lockpool/lockpool/cmd/lockpool")
 
-// startTracing returns a context with the span in TRACEPARENT, if there is one, and makes
-// the process export spans if OpenTelemetry's environment variables ask for that.
-// The function that it returns exports those that have ended.
+// startTracing returns a context with the span in TRACEPARENT, if any, and makes the
+// process export spans if OpenTelemetry's environment variables say so. end exports the
+// ended spans.
 func startTracing(ctx context.Context) (_ context.Context, end func()) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{
 		"traceparent": os.Getenv("TRACEPARENT"),
@@ -27,7 +29,7 @@ func startTracing(ctx context.Context) (_ context.Context, end func()) {
 	if !tracingConfigured() {
 		return ctx, func() {}
 	}
-	// A collector that is down is no concern of the command that runs.
+	// A collector out of service is no concern of the running command.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
 	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {

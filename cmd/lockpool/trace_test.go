@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the spans of the command.
+
 import (
 	"encoding/hex"
 	"io"
@@ -62,8 +64,8 @@ func TestWaitAndRunAreSpans(t *testing.T) {
 	require.Equal(t, "00-0af7651916cd43dd8448eb211c80319c-"+hex.EncodeToString(run.SpanId)+"-01", strings.TrimSpace(stdout))
 }
 
-// Without a configured collector there is none, and one that does not answer neither
-// prints anything nor delays the command for long.
+// Without a configured collector nothing is exported, and a silent collector neither prints
+// anything nor delays the command for long.
 func TestTracingIsQuiet(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

@@ -1,5 +1,7 @@
 package main
 
+// This file draws who waits for whom as a tree.
+
 import (
 	"fmt"
 	"slices"
@@ -13,7 +15,7 @@ import (
 type forest struct {
 	lockpool.WaitGraph
 	queues     map[string]*lockpool.Queue
-	parties    map[position][]int // that hold a lock, or wait for it, with a node
+	parties    map[position][]int // with a node: holders of a lock, or waiters
 	deadlocked []bool             // whether each party is in a deadlock
 }
 
@@ -49,8 +51,8 @@ type line struct {
 	contender *lockpool.Contender // of the tree's lock; nil if the line is about something else
 }
 
-// tree returns who waits for whom from the lock on: its holders, below them its waiters,
-// and below each of those the waiters of the locks that it holds meanwhile.
+// tree returns who waits for whom from the lock on: the holders, below them the waiters,
+// and below each waiter the waiters of the locks held by it meanwhile.
 func (f *forest) tree(q *lockpool.Queue, now time.Time) (lines []line) {
 	return f.treeOf(q, map[string]bool{}, now)
 }
@@ -136,8 +138,8 @@ func (f *forest) waiters(q *lockpool.Queue, path []string, shown map[string]bool
 	return lines
 }
 
-// String returns the trees of all locks that somebody waits for, each below its name: first
-// those of locks whose holders wait for nothing, then those of deadlocks.
+// String returns the trees of all locks with waiters, each below the lock's name: first the
+// locks whose holders wait for nothing, then the deadlocks.
 func (f *forest) String(now time.Time) string {
 	var b strings.Builder
 	shown := map[string]bool{}

@@ -1,5 +1,7 @@
 package main
 
+// This file tests the commands that show locks, and dev.
+
 import (
 	"encoding/json"
 	"encoding/xml"
@@ -20,7 +22,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// prints requires lockpool to succeed, and returns what it prints.
+// prints requires lockpool to succeed, and returns the output.
 func (s *shell) prints(args ...string) string {
 	s.Helper()
 	code, stdout, stderr := s.run(args...)
@@ -38,8 +40,8 @@ func (s *shell) fails(code int, line string, args ...string) {
 	require.Equal(s, "lockpool: "+line+"\n", stderr)
 }
 
-// contender adds a contender to a queue, as a process on another machine would, and
-// returns its node. It may say what it holds: the names of locks, each with a node.
+// contender adds a contender to a queue, as a process on another machine would, and returns
+// the node. holds are the locks held: names, each with a node.
 func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...string) (node string) {
 	s.Helper()
 	path := ""
@@ -62,8 +64,8 @@ func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...s
 	return node[len(path)+1:]
 }
 
-// contend makes billing hold an order's lock. Two processes wait for it, of which cart
-// holds the stock, for which a third waits.
+// contend makes billing hold an order's lock. Two processes wait for the lock. One of them,
+// cart, holds the stock; a third process waits for the stock.
 func (s *shell) contend(conn *zk.Conn) {
 	s.contender(conn, "orders/42", "billing", 101)
 	stock := s.contender(conn, "stock/7", "cart", 202)
@@ -144,7 +146,8 @@ func TestJSONIsStable(t *testing.T) {
 	_, err := conn.Create(s.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	// scrubbed returns the output with what differs from run to run replaced by its type.
+	// scrubbed returns the output with everything different from run to run replaced by its
+	// type.
 	scrubbed := func(args ...string) string {
 		text := s.prints(args...)
 		for _, at := range regexp.MustCompile(`\d{4}-[^"]*Z`).FindAllString(text, -1) {
@@ -232,8 +235,8 @@ func TestMissingRightsHideOnlyWhatTheyAreMissingOn(t *testing.T) {
 	sc.contains("exit code 0")
 }
 
-// Names that a terminal would obey, or show as something else, are escaped wherever they
-// are printed.
+// Names obeyed by a terminal, or shown as something else, are escaped wherever they are
+// printed.
 func TestHostileNamesAreEscaped(t *testing.T) {
 	s := newShell(t)
 	conn := s.Dial()
@@ -295,7 +298,7 @@ func TestRevokeAsks(t *testing.T) {
 	s.Unlock(lock)
 }
 
-// Dev serves until a signal ends it.
+// Dev serves until a signal.
 func TestDev(t *testing.T) {
 	locktest.Once(t)
 	s := newShell(t)
@@ -400,7 +403,7 @@ func TestDoctorAsksEachServer(t *testing.T) {
 	require.Empty(t, r.Findings)
 	require.Equal(t, serverReport{Address: members[0]}, r.Servers[0], "srvr is not allowed")
 
-	stopped := 5 - max(2, server.Leader()) // a follower, and not the first, to which the bench is connected
+	stopped := 5 - max(2, server.Leader()) // a follower, and not the first, the bench's own
 	require.NoError(t, server.StopMember(stopped))
 	r = s.diagnosis(1, "--server", server.ConnectString()+"/locks")
 	require.Len(t, r.whats(wrong), 1)
@@ -414,7 +417,7 @@ func TestDoctorAsksEachServer(t *testing.T) {
 }
 
 func TestSilentServersEndCommands(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the command waits
 	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
 	require.NoError(t, s.Server.Pause())
 	defer func() { require.NoError(t, s.Server.Resume()) }()

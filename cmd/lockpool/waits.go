@@ -1,5 +1,7 @@
 package main
 
+// This file has the command waits.
+
 import (
 	"context"
 	"errors"
@@ -94,7 +96,7 @@ type partyJSON struct {
 	Host  string      `json:"host,omitempty"`
 	PID   int         `json:"pid,omitempty"`
 	Holds []standJSON `json:"holds"`
-	Wait  *standJSON  `json:"waits_for"` // null if it waits for nothing
+	Wait  *standJSON  `json:"waits_for"` // null if not waiting
 	For   []int       `json:"behind"`
 }
 

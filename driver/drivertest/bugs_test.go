@@ -1,6 +1,6 @@
 package drivertest
 
-// This file has the test that plants bugs in drivers.
+// This file has the test of planted bugs in drivers.
 
 import (
 	_ "embed"
@@ -18,7 +18,7 @@ import (
 //go:embed bugs.txt
 var bugsText string
 
-// provers are the tests of drivers that prove the laws, by the directories of the drivers.
+// provers are the tests of the laws, by the directories of the drivers.
 var provers = map[string]string{
 	"driver/memory":    "TestLaws",
 	"driver/zookeeper": "TestLaws/curator",
@@ -26,8 +26,8 @@ var provers = map[string]string{
 
 var all = flag.Bool("all", false, "whether TestBugsAreFound plants all bugs, which takes minutes, and not only one for each law")
 
-// TestBugsAreFound plants bugs in a driver, one at a time. The tests of the law that a bug
-// breaks must fail.
+// TestBugsAreFound plants bugs in a driver, one at a time. The tests of the broken law must
+// fail.
 func TestBugsAreFound(t *testing.T) {
 	bugs, err := plant.Parse(bugsText, "law")
 	require.NoError(t, err)

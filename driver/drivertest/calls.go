@@ -1,6 +1,6 @@
 package drivertest
 
-// This file has every method that waits, for the laws about each call.
+// This file has every waiting method, for the laws about each call.
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 
 // things are what calls are about.
 type things struct {
-	own, other       driver.Located // nodes in one queue, of the session that calls and of another one
+	own, other       driver.Located // nodes in one queue, of the calling session and of another one
 	queue            string         // theirs
 	plain, semaphore string         // free names
-	record           driver.Record  // that does not exist, of a name with another one
+	record           driver.Record  // missing, of a name with another record
 }
 
 // newThings returns things for a call of s.
@@ -39,8 +39,8 @@ type call struct {
 	do   func(ctx context.Context, s driver.Session, on things) error
 }
 
-// calls are all calls that wait for the service and have a context, except Leave and Close,
-// for which there are other laws.
+// calls are all calls waiting for the service with a context, except Leave and Close, with
+// laws of their own.
 func calls(s driver.Session) []call {
 	all := []call{
 		{"Join", func(ctx context.Context, s driver.Session, on things) error {
@@ -131,7 +131,7 @@ func calls(s driver.Session) []call {
 	return all
 }
 
-// unchanged requires that no call has done anything to the things.
+// unchanged requires the calls to have left the things alone.
 func (r *run) unchanged(s driver.Session, on things) {
 	r.Helper()
 	r.sameNodes([]driver.Node{on.own.Node, on.other.Node}, r.list(s, on.queue))
@@ -154,7 +154,7 @@ func (r *run) unchanged(s driver.Session, on things) {
 	}
 }
 
-// expect returns an error unless err, which a call has returned, is one of the targets.
+// expect returns an error unless err, returned by a call, is one of the targets.
 func expect(call string, err error, targets ...error) error {
 	for _, target := range targets {
 		if errors.Is(err, target) {

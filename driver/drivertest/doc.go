@@ -33,27 +33,27 @@
 //
 // Each law has a subtest, and each optional interface has one for the laws of its methods:
 // go test -run 'TestLaws/Deleted' runs one of the subtests. All fields of [Options] are
-// optional. Without a field, the tests prove only what a healthy service shows, and skip the
-// rest, as they skip interfaces that the driver lacks; go test -v says so. Set as many fields
-// as the service allows: a healthy service hides the bugs that matter.
+// optional. Without a field, the tests prove only what a healthy service shows, and skip
+// the rest, as they skip interfaces missing in the driver; go test -v says so. Set as many
+// fields as the service allows: a healthy service hides the important bugs.
 //
 // A good order for a new driver is Join, Order, Leave, Watch, Deleted, Session, Close and
-// Context, with methods that return errors.ErrUnsupported until they are written, and then
-// the rest. Verify, LeaveIf and Rewrite have subtests of their own names.
+// Context, with methods returning errors.ErrUnsupported until written, and then the rest.
+// Verify, LeaveIf and Rewrite have subtests of their own names.
 //
-// A test that fails prints the demand of the law. Some laws bound a time without a number;
+// A failing test prints the demand of the law. Some laws bound a time without a number;
 // their tests fail only after a minute and four session timeouts.
 //
 // Several processes use one service. If sessions of one process share knowledge, run the laws
 // once more with a connector whose sessions belong, in turn, to two connectors of the driver.
 // Otherwise no test proves what other processes see.
 //
-// The tests cannot prove what is invisible from outside: that Lease rests on guarantees of the
-// service and not on its usual behavior, which the driver's documentation must show; and that
-// rare moments were met. A subtest that fails now and then has found a violation.
+// The tests cannot prove what is invisible from outside: that Lease rests on guarantees of
+// the service and not on usual behavior (the driver's documentation must show this), and
+// that rare moments were met. A subtest failing now and then has found a violation.
 //
 // If the driver works in a bubble of testing/synctest, with a service in memory, use
-// [RunInBubbles]: no test waits for a timeout, and each test has a service of its own, as in
+// [RunInBubbles]: no test waits for a timeout, and each test has a new service, as in
 // driver/memory:
 //
 //	func TestLaws(t *testing.T) {

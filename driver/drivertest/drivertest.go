@@ -22,17 +22,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
-// Options describe a service and cause faults. A test that needs a field without a value is
+// Options describe a service and cause faults. A test of a field without a value is
 // skipped, and reported as not proved.
 type Options struct {
 	// Timeout is the session timeout of the connector: how long after the last sign of a
 	// session the service ends the session. The default is 15 s. Set the shortest timeout
-	// that the driver supports, unless the tests run in bubbles: some tests wait for several
+	// supported by the driver, unless the tests run in bubbles: some tests wait for several
 	// timeouts.
 	Timeout time.Duration
 
-	// Expire has the service end a session that is still heard: the service removes the
-	// session's nodes, and answers the session no more.
+	// Expire has the service end a session still heard: the service removes the session's
+	// nodes, and answers the session no more.
 	Expire func(s driver.Session)
 
 	// Pause has the service answer the session no more, on any connection, until resume is
@@ -40,18 +40,18 @@ type Options struct {
 	// out at once, on resume, or never. After a silence of Timeout the service ends the session.
 	Pause func(s driver.Session) (resume func())
 
-	// LoseReply has the service carry out the session's next request about a queue, a lock or
-	// a record, and lose the answer, as when the connection breaks just then. LoseReply may be
-	// limited to requests that change something.
+	// LoseReply has the service carry out the session's next request about a queue, a lock
+	// or a record, and lose the answer, as when the connection breaks just then. LoseReply
+	// may be limited to changing requests.
 	LoseReply func(s driver.Session)
 
 	// LoseEvent has the service not report the next change of a watched node to the session,
 	// although no connection breaks. Leave LoseEvent out if the service cannot lose events.
 	LoseEvent func(s driver.Session)
 
-	// Lag has a server without sessions fall behind the other servers, which do not wait, until
-	// a session requires the present state. move breaks the connection of s, which for a moment
-	// finds only the server that is behind.
+	// Lag has a server without sessions fall behind the other servers, without waiting by
+	// the others, until a session requires the present state. move breaks the connection of
+	// s; for a moment s finds only the lagging server.
 	Lag func(s driver.Session) (move func())
 
 	// Remove removes a node, as an operator does by hand.
@@ -62,17 +62,16 @@ type Options struct {
 	Refuse func(s driver.Session) (allow func())
 }
 
-// Run proves the laws of package driver for the sessions that the connector opens, each in
-// a subtest with the law's name. All subtests use one service, in queues with new names. The
-// queues are empty at the end; limits of semaphores stay. Run counts goroutines, so a parallel
-// test must not call Run.
+// Run proves the laws of package driver for the sessions opened by the connector, each in a
+// subtest with the law's name. All subtests use one service, in queues with new names. The
+// queues are empty at the end; limits of semaphores stay. Run counts goroutines, so a
+// parallel test must not call Run.
 func Run(t *testing.T, connector driver.Connector, options Options) {
 	runAll(t, func(t *testing.T, prove func(*run)) { prove(newRun(t, connector, options)) })
 }
 
-// RunInBubbles is [Run] for a driver that works in bubbles of testing/synctest, where
-// timeouts take no time. start is called in each bubble, and starts a service that ends with
-// the test.
+// RunInBubbles is [Run] for a driver in bubbles of testing/synctest, where timeouts take no
+// time. start is called in each bubble, and starts a service ending with the test.
 func RunInBubbles(t *testing.T, start func(t *testing.T) (driver.Connector, Options)) {
 	runAll(t, func(t *testing.T, prove func(*run)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,7 +124,7 @@ func newRun(t *testing.T, connector driver.Connector, options Options) *run {
 	return &run{T: t, Options: options, connector: connector, ctx: ctx, prefix: fmt.Sprintf("drivertest-%d-%d", time.Now().UnixNano(), runs.Add(1))}
 }
 
-// need skips the test if the options do not offer what it needs.
+// need skips the test if a needed option is not offered.
 func (r *run) need(option string, offered bool) {
 	if !offered {
 		r.Skipf("not proved: it needs Options.%s", option)
@@ -141,13 +140,13 @@ func offered[T any](r *run, s driver.Session) T {
 	return offer
 }
 
-// name returns a name that no lock has had.
+// name returns a name never used by a lock.
 func (r *run) name() string {
 	r.names++
 	return fmt.Sprintf("%s/%d", r.prefix, r.names)
 }
 
-// connect opens a session, which is closed when the test ends.
+// connect opens a session, closed when the test ends.
 func (r *run) connect() driver.Session {
 	r.Helper()
 	s, err := r.connector.Connect(r.ctx)
@@ -192,7 +191,7 @@ func (r *run) leave(s driver.Session, n driver.Located) {
 	require.NoError(r, s.Leave(r.ctx, n.Queue, n.Node))
 }
 
-// list returns what is in the queue now, as the session sees it.
+// list returns the queue now, as seen by the session.
 func (r *run) list(s driver.Session, queue string) []driver.Node {
 	r.Helper()
 	require.NoError(r, s.Ping(r.ctx))
@@ -226,7 +225,7 @@ func (r *run) sameNodes(want, got []driver.Node, why ...string) {
 	}
 }
 
-// describe returns all that nodes have, not only their names.
+// describe returns everything in the nodes, not only their names.
 func describe(nodes []driver.Node) (all []string) {
 	type plain driver.Node
 	for _, n := range nodes {
@@ -235,14 +234,14 @@ func describe(nodes []driver.Node) (all []string) {
 	return all
 }
 
-// fires waits until a watch fires, and requires that it does with one of the events.
+// fires waits until a watch fires, and requires one of the events.
 func (r *run) fires(w *driver.Watch, why string, events ...driver.Event) {
 	r.Helper()
 	require.NoError(r, r.first([]*driver.Watch{w}), why)
 	require.True(r, slices.Contains(events, w.Fired()), "a watch has fired with %v, not with %v: %s", w.Fired(), events, why)
 }
 
-// waits requires that a watch has not fired.
+// waits requires a watch not to have fired.
 func (r *run) waits(w *driver.Watch, why string) {
 	r.Helper()
 	require.Zero(r, w.Fired(), "a watch has fired with %v: %s", w.Fired(), why)
@@ -289,7 +288,7 @@ func (r *run) nap() {
 	}
 }
 
-// shortly returns a context that ends soon.
+// shortly returns a context ending soon.
 func (r *run) shortly() (ctx context.Context, cancel context.CancelFunc) {
 	return context.WithTimeout(r.ctx, 20*time.Millisecond)
 }
@@ -337,8 +336,8 @@ func goroutines() map[string]string {
 	return all
 }
 
-// noneSince requires that there are no goroutines except the earlier ones. A goroutine that
-// has done its work, or the service's end of a connection, may need a moment to end.
+// noneSince requires that there are no goroutines except the earlier ones. A finished
+// goroutine, or the service's end of a connection, may need a moment to end.
 func (r *run) noneSince(before map[string]string) {
 	r.Helper()
 	for end := time.Now().Add(time.Second); ; r.nap() {

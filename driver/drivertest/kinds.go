@@ -72,7 +72,7 @@ func anyText() string {
 	return text.String()
 }
 
-// unsupportedRequests makes requests that a driver may refuse.
+// unsupportedRequests makes requests of possibly unsupported kinds.
 func unsupportedRequests(r *run) {
 	s := r.connect()
 	for _, request := range []driver.Request{
@@ -106,7 +106,7 @@ type hold struct {
 	take func(r *run, s driver.Session, name string) (release func() error, err error)
 }
 
-// holds are the ways of holding a lock that the session supports.
+// holds are the session's ways of holding a lock.
 func holds(s driver.Session) []hold {
 	all := []hold{{"queue", func(r *run, s driver.Session, name string) (func() error, error) {
 		joined, err := s.Join(r.ctx, name, driver.Request{Kind: driver.Exclusive})
@@ -127,7 +127,7 @@ func holds(s driver.Session) []hold {
 	return all
 }
 
-// takePermit takes a permit of a semaphore that no other client uses.
+// takePermit takes a permit of a semaphore not used by other clients.
 func takePermit(r *run, s driver.Session, name string) (release func() error, err error) {
 	guards, leases := name+"/"+driver.Guards, name+"/"+driver.Leases
 	guard, err := s.Join(r.ctx, guards, driver.Request{Kind: driver.Guard})

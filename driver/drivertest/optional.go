@@ -11,7 +11,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// tryCreate creates the node of a plain lock that is free.
+// tryCreate creates the node of a free plain lock.
 func (r *run) tryCreate(s driver.Session, name string) driver.Located {
 	r.Helper()
 	node, created, err := offered[driver.PlainLocker](r, s).TryCreate(r.ctx, name, []byte(data))
@@ -54,7 +54,7 @@ func plainOneHolder(r *run) {
 	}
 }
 
-// plainWhose has a session leave a node that another one has replaced.
+// plainWhose has a session leave a node replaced by another one.
 func plainWhose(r *run) {
 	s, other, name := r.connect(), r.connect(), r.name()
 	old := r.tryCreate(s, name)
@@ -228,7 +228,7 @@ func inspectContenders(r *run) {
 	}
 }
 
-// parts returns the names that are about a semaphore.
+// parts returns the names about a semaphore.
 func parts(others []string) (found []string) {
 	for _, name := range others {
 		if name == driver.Guards || name == driver.Leases || name == driver.Limit {
@@ -269,8 +269,8 @@ func inspectQueues(r *run) {
 	require.IsIncreasing(r, all)
 }
 
-// follow follows n contenders of a queue. If complete is true, contenders that join behind them
-// change nothing.
+// follow follows n contenders of a queue. If complete is true, contenders joining behind
+// them change nothing.
 func (r *run) follow(s driver.Session, queue string, n int, complete bool) driver.Followed {
 	r.Helper()
 	require.NoError(r, s.Ping(r.ctx))
@@ -287,7 +287,7 @@ func (r *run) firedOf(f driver.Followed) {
 	require.NoError(r, r.first(f.Watches))
 }
 
-// notFired requires that none of the watches has fired.
+// notFired requires none of the watches to have fired.
 func (r *run) notFired(s driver.Session, f driver.Followed) {
 	r.Helper()
 	require.NoError(r, s.Ping(r.ctx))
@@ -400,7 +400,7 @@ func revokeAsks(r *run) {
 	}
 }
 
-// revoked requires that the node is revoked and says what it said before, to each session.
+// revoked requires the node to be revoked, with the same data as before, for each session.
 func (r *run) revoked(node driver.Located, sessions ...driver.Session) {
 	r.Helper()
 	for _, s := range sessions {

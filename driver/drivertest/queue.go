@@ -22,7 +22,7 @@ func joinAsRequested(r *run) {
 		queue, given := r.name(), []byte(data)
 		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: kind, Data: given})
 		require.NoError(r, err)
-		if kind == driver.Shared || joined.Node.Kind != driver.Convertible { // which is exclusive, too
+		if kind == driver.Shared || joined.Node.Kind != driver.Convertible { // Convertible is exclusive, too
 			require.Equal(r, kind, joined.Node.Kind)
 		}
 		r.sameNodes([]driver.Node{joined.Node}, joined.Queue, "the queue was empty")
@@ -68,7 +68,7 @@ func joinLosesReplies(r *run) {
 	s, other, queue := r.connect(), r.connect(), ""
 	for i := range 6 {
 		queue = r.name()
-		if i%2 == 1 { // the driver knows the queue, and its directories exist
+		if i%2 == 1 { // the driver knows the queue, and the directories exist
 			r.leave(s, r.join(s, queue))
 		}
 		r.LoseReply(s)
@@ -129,7 +129,7 @@ func orderOfJoins(r *run) {
 }
 
 // orderTogether has several sessions join and leave. Each listing must contain, in order,
-// every node that had joined before the listing began and not begun to leave when it returned.
+// every node that had joined before the listing began and not begun to leave by its end.
 func orderTogether(r *run) {
 	sessions, queue := r.connectAll(3), r.name()
 	var mu sync.Mutex
@@ -200,8 +200,8 @@ func orderTogether(r *run) {
 
 func bySeq(a, b driver.Node) int { return cmp.Compare(a.Seq, b.Seq) }
 
-// orderBehind tells the driver what the caller knows of the queue, and checks what it says
-// of what is in between.
+// orderBehind tells the driver what the caller knows of the queue, and checks the driver's
+// answer about the nodes in between.
 func orderBehind(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	var all []driver.Node
@@ -310,7 +310,7 @@ func leaveRemoved(r *run) {
 	r.sameNodes([]driver.Node{stays.Node}, r.list(s, queue))
 }
 
-// remove removes a node of a session by other means than that session's.
+// remove removes a node of a session by the means of others.
 func (r *run) remove(other driver.Session, n driver.Located) {
 	r.Helper()
 	if r.Remove != nil {
@@ -346,7 +346,7 @@ func createdTogether(r *run) {
 	sessions := r.connectAll(3)
 	queues := []string{r.name(), r.name()}
 	var mu sync.Mutex
-	newest := int64(0) // of the nodes that exist
+	newest := int64(0) // of the existing nodes
 	seen := func(created int64) int64 {
 		mu.Lock()
 		defer mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// key returns a part of a name that no record has.
+// key returns a key without a record.
 func (r *run) key() string { return strings.ReplaceAll(r.name(), "/", "-") }
 
-// newRecord returns a record under a new name, which is forgotten when the test ends.
+// newRecord returns a record under a new name, forgotten when the test ends.
 func (r *run) newRecord(rec driver.Recorder) driver.Record {
 	name := r.key()
 	r.Cleanup(func() { _ = rec.Forget(r.ctx, name) })
@@ -56,8 +56,8 @@ func recordFinish(r *run) {
 	require.False(r, found, "there is no such record")
 }
 
-// recordOneStep looks for the record as soon as it hears that the node is gone, which its
-// owner has removed, or another session at the moment at which the run is recorded.
+// recordOneStep looks for the record as soon as the node is gone, removed by the owner, or
+// by another session at the moment when the run is recorded.
 func recordOneStep(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
@@ -155,7 +155,7 @@ func (r *run) records(s driver.Session, name string, keys ...string) {
 	r.recordsFor(s, time.Hour, name, keys...)
 }
 
-// recordsFor creates records that are to be kept for that time.
+// recordsFor creates records to be kept for the time keep.
 func (r *run) recordsFor(s driver.Session, keep time.Duration, name string, keys ...string) {
 	r.Helper()
 	queue := r.name()
@@ -166,7 +166,7 @@ func (r *run) recordsFor(s driver.Session, keep time.Duration, name string, keys
 	r.leave(s, node)
 }
 
-// keys returns the keys of the records of that name.
+// keys returns the keys of the records of the name.
 func (r *run) keys(s driver.Session, name string) (keys []string) {
 	r.Helper()
 	found, err := s.(driver.Recorder).Records(r.ctx, name)
@@ -207,7 +207,7 @@ func recordOld(r *run) {
 	if !r.bubble {
 		keep = 2 * time.Second
 	}
-	// Names that are used again, and one that is not.
+	// Names used again, and one used once.
 	name, once, later := r.newRecord(rec).Name, r.newRecord(rec).Name, r.newRecord(rec)
 	r.recordsFor(s, keep, name, "a")
 	r.recordsFor(s, keep, once, "a")

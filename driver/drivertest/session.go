@@ -16,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// forever is the lease of a session that ends only when it is closed.
+// forever is the lease of a session ended only by Close.
 const forever = time.Duration(math.MaxInt64)
 
 func leaseServed(r *run) {
@@ -38,7 +38,8 @@ func leaseServed(r *run) {
 	r.sameNodes([]driver.Node{node.Node}, r.list(s, queue))
 }
 
-// leaseEnds has a session without answers beside another one, which sees its nodes go.
+// leaseEnds has a session without answers beside another one, where the nodes are seen to
+// go.
 func leaseEnds(r *run) {
 	r.need("Pause", r.Pause != nil)
 	s, rival, queue := r.connect(), r.connect(), r.name()
@@ -80,7 +81,7 @@ func leaseShortOutages(r *run) {
 	}
 }
 
-// ended requires that a session is over in every respect.
+// ended requires a session to be over in every respect.
 func (r *run) ended(s driver.Session, on things, watches []*driver.Watch) {
 	r.Helper()
 	r.over(s)
@@ -100,7 +101,7 @@ func (r *run) ended(s driver.Session, on things, watches []*driver.Watch) {
 	}
 }
 
-// endSession ends a session that has nodes and watches, and requires that it stays over.
+// endSession ends a session with nodes and watches, and requires it to stay over.
 func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	r.Helper()
 	s, other := r.connect(), r.connect()
@@ -179,7 +180,7 @@ func sessionExpiredInCalls(r *run) {
 	}
 	r.nap()
 	r.Expire(s)
-	r.until("the session is over", func() bool { // by its own clock, if it does not hear of that
+	r.until("the session is over", func() bool { // by its own clock, if not told
 		return isClosed(s.Done())
 	})
 	waiting.Wait()
@@ -210,9 +211,9 @@ func answersTimeouts(r *run) {
 	require.NoError(r, s.Verify(r.ctx, on.own))
 }
 
-// expectNoAnswer returns an error unless err is that of a call that was not answered.
+// expectNoAnswer returns an error unless err is the error of an unanswered call.
 func expectNoAnswer(c call, err error) error {
-	if c.name == "Watch" && err == nil { // of nodes that are watched already
+	if c.name == "Watch" && err == nil { // of nodes already watched
 		return nil
 	}
 	if err := expect(c.name+" while Options.Pause has stopped the session", err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
@@ -288,7 +289,7 @@ func contextBounds(r *run) {
 
 func closeLeavesNothing(r *run) {
 	other := r.connect()
-	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
+	r.watchOne(other, r.join(other, r.name())) // has all needed goroutines
 	before := goroutines()
 	s, queue, name := r.connect(), r.name(), r.name()
 	for range 10 {
@@ -313,7 +314,7 @@ func closeLeavesNothing(r *run) {
 
 func closeDuringCalls(r *run) {
 	other := r.connect()
-	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
+	r.watchOne(other, r.join(other, r.name())) // has all needed goroutines
 	before := goroutines()
 	s := r.connect()
 	on := r.newThings(s, other)
@@ -359,8 +360,8 @@ func closeDuringOutage(r *run) {
 	r.until("its nodes are gone", func() bool { return len(r.list(other, queue)) == 0 })
 }
 
-// closeAfterOutage closes sessions that a service has not ended which did not answer: one
-// whose lease has ended, and one that was closed in vain.
+// closeAfterOutage closes sessions not ended by a silent service: one whose lease has
+// ended, and one closed in vain.
 func closeAfterOutage(r *run) {
 	r.need("Pause", r.Pause != nil)
 	for _, vain := range []bool{false, true} {

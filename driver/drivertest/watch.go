@@ -13,12 +13,10 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// gone are the events of a node that another session has removed, while the connection
-// may break.
+// gone are the events of a node removed by another session, while the connection may break.
 var gone = []driver.Event{driver.Deleted, driver.Unnoticed, driver.Interrupted}
 
-// notDeleted are the events of a node of the session itself that the session has not
-// removed.
+// notDeleted are the events of a node of the session itself, not removed by the session.
 var notDeleted = []driver.Event{driver.Missing, driver.Unnoticed, driver.Interrupted}
 
 func watchForNothingElse(r *run) {
@@ -126,8 +124,8 @@ func watchLostEvent(r *run) {
 	r.fires(w, "the node has left, and the service has not reported it", gone...)
 }
 
-// eventsInOrder has nodes of several sessions removed, each after the one before it. So a
-// watch that has fired shows that all before it must have.
+// eventsInOrder has nodes of several sessions removed, each after the one before it. So
+// after the firing of a watch, all watches before it must have fired.
 func eventsInOrder(r *run) {
 	const n = 60
 	owners, watchers := r.connectAll(3), r.connectAll(3)
@@ -164,10 +162,10 @@ func eventsInOrder(r *run) {
 	})
 }
 
-// firedInOrder returns an error if a watch has told of a removal before one of the earlier ones
-// has fired. Those that are interrupted, as all are when the session ends, tell nothing.
+// firedInOrder returns an error if a watch has told of a removal before an earlier one has
+// fired. Interrupted watches, as at the end of the session, tell nothing.
 func firedInOrder(watches []*driver.Watch) error {
-	last := len(watches) - 1 // that has told of a removal
+	last := len(watches) - 1 // the last to tell of a removal
 	for last >= 0 && watches[last].Fired() != driver.Deleted {
 		last--
 	}

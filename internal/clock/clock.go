@@ -1,6 +1,6 @@
-// Package clock provides the clock that measures leases, which keeps running while the
-// machine is suspended. Tests can simulate machines, whose clocks run at a wrong rate or
-// stop, to see how much of that a lease tolerates.
+// Package clock provides the clock for leases. The clock keeps running while the machine is
+// suspended. Tests can simulate machines with clocks at a wrong rate, or stopped, to see
+// how much a lease tolerates.
 package clock
 
 import (
@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// Clock measures the time since its start: Go's monotonic clock, which on most
-// systems stops while the machine is suspended, plus the suspensions that the
-// system reports. Virtual time (testing/synctest) is thus left alone.
+// Clock measures the time since its start: Go's monotonic clock, stopped on most systems
+// while the machine is suspended, plus the suspensions reported by the system. Virtual time
+// (testing/synctest) is thus left alone.
 type Clock struct {
 	start   time.Time
 	before  state    // at the start
 	machine *Machine // nil for the machine of this process
 }
 
-// Start starts a clock, on the context's Machine if it has one.
+// Start starts a clock, on the context's Machine if there is one.
 func Start(ctx context.Context) Clock {
 	m, _ := ctx.Value(machineKey{}).(*Machine)
 	measureSuspension()
 	return Clock{time.Now(), m.read(), m}
 }
 
-// Now returns the time since the start. It costs two system calls on Linux.
+// Now returns the time since the start, with two system calls on Linux.
 func (c Clock) Now() time.Duration {
 	if c.machine == nil { // what happens to a simulated one is known
 		measureSuspension()
@@ -36,8 +36,8 @@ func (c Clock) Now() time.Duration {
 	return c.AtLeast()
 }
 
-// AtLeast is Now without system calls. It counts only suspensions that an
-// earlier Now of any clock has seen, and so may return less than Now.
+// AtLeast is Now without system calls. AtLeast counts only suspensions seen by an earlier
+// Now of any clock, and so may return less than Now.
 func (c Clock) AtLeast() time.Duration {
 	m := c.machine.read()
 	d := time.Since(c.start) - (m.stopped - c.before.stopped)
@@ -47,9 +47,9 @@ func (c Clock) AtLeast() time.Duration {
 	return d + m.suspended - c.before.suspended
 }
 
-// Span returns how long a timer must run for d to pass on the clock. While the machine
-// is stopped, it returns at least stoppedSpan, so that whoever waits for a time that
-// does not come does not spin.
+// Span returns how long a timer must run for d to pass on the clock. While the machine is
+// stopped, Span returns at least stoppedSpan, so that a wait for a time that does not come
+// does not spin.
 func (c Clock) Span(d time.Duration) time.Duration {
 	m := c.machine.read()
 	if m.rate != 0 {
@@ -63,11 +63,10 @@ func (c Clock) Span(d time.Duration) time.Duration {
 
 const stoppedSpan = 50 * time.Millisecond
 
-// Skew returns how far the wall clock has moved ahead of this clock since the start, as
-// of the last call of Now. It drifts slowly while the wall clock is being corrected. A
-// jump means that the wall clock was set, or that time has passed that this clock has
-// missed: the system does not report suspensions, or the machine is a virtual machine
-// that was stopped from outside.
+// Skew returns how far the wall clock has moved ahead of this clock since the start, as of
+// the last call of Now. The skew drifts slowly while the wall clock is being corrected. A
+// jump means that the wall clock was set, or that this clock has missed time: the system
+// does not report suspensions, or the machine is a virtual machine stopped from outside.
 func (c Clock) Skew() time.Duration {
 	now, m := time.Now(), c.machine.read()
 	return now.Round(0).Sub(c.start.Round(0)) + (m.set - c.before.set) -
@@ -78,8 +77,8 @@ func (c Clock) Skew() time.Duration {
 // last call of Now.
 func (c Clock) Suspended() time.Duration { return c.machine.read().suspended - c.before.suspended }
 
-// Blame adds to the cause of a session's end that the machine was stopped meanwhile: for how
-// long the system says that it was suspended, or else that the wall clock has jumped.
+// Blame adds to the cause of a session's end that the machine was stopped meanwhile: for
+// how long according to the system, or else that the wall clock has jumped.
 func Blame(cause error, suspended time.Duration, jumped bool) error {
 	switch {
 	case suspended > 0:
@@ -94,8 +93,9 @@ func Blame(cause error, suspended time.Duration, jumped bool) error {
 // nanoseconds.
 var suspended atomic.Int64
 
-// Machine is a simulated machine for tests, which can suspend it, set its wall clock, and
-// make its clocks run at a wrong rate. A nil Machine is the machine of this process.
+// Machine is a simulated machine for tests: a test can suspend the machine, set the wall
+// clock, and make the clocks run at a wrong rate. A nil Machine is the machine of this
+// process.
 type Machine struct {
 	mu      sync.Mutex
 	state   state
@@ -104,7 +104,7 @@ type Machine struct {
 
 // state is the state of a machine's clocks.
 type state struct {
-	suspended time.Duration // in total, as the system reports it
+	suspended time.Duration // in total, as reported by the system
 	stopped   time.Duration // for how long the monotonic clock stood still, although Go's ran
 	set       time.Duration // how far the wall clock has jumped ahead
 	rate      float64       // of all clocks; 0 means 1
@@ -127,33 +127,33 @@ func (m *Machine) read() (s state) {
 }
 
 // SetRate makes the machine's clocks run at a rate: at 0.97 they lose three seconds in a
-// hundred. It must be called before a clock is started.
+// hundred. Call SetRate before a clock is started.
 func (m *Machine) SetRate(rate float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.rate = rate
 }
 
-// Suspend suspends the machine for d: its monotonic clock stops for that long,
-// and its other clocks do not.
+// Suspend suspends the machine for d: the monotonic clock stops for d, and the other clocks
+// do not.
 func (m *Machine) Suspend(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.suspended, m.state.set = m.state.suspended+d, m.state.set+d
 }
 
-// Stop stops all clocks of the machine until Resume, like a suspension that takes its
-// time: in the virtual time of testing/synctest, Go's clock cannot stop for one machine.
-// Timers of Go fire nevertheless.
+// Stop stops all clocks of the machine until Resume, like a lasting suspension: in the
+// virtual time of testing/synctest, Go's clock cannot stop for one machine. Timers of Go
+// fire nevertheless.
 func (m *Machine) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopped = time.Now()
 }
 
-// Resume ends Stop. If the system reports the suspension, the clock of leases advances
-// by its length, and otherwise only the wall clock does, as in a virtual machine that was
-// stopped from outside.
+// Resume ends Stop. If the system reports the suspension, the clock of leases advances by
+// the length of the suspension, and otherwise only the wall clock does, as in a virtual
+// machine stopped from outside.
 func (m *Machine) Resume(reported bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +172,7 @@ func (m *Machine) SetWallClock(d time.Duration) {
 	m.state.set += d
 }
 
-// On returns a copy of ctx that makes Start start clocks on m.
+// On returns a copy of ctx. With the copy, Start starts clocks on m.
 func (m *Machine) On(ctx context.Context) context.Context {
 	return context.WithValue(ctx, machineKey{}, m)
 }

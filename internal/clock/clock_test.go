@@ -1,5 +1,7 @@
 package clock
 
+// This file tests the clock on suspended, stopped and badly running machines.
+
 import (
 	"testing"
 	"testing/synctest"
@@ -43,7 +45,7 @@ func TestClockFollowsVirtualTime(t *testing.T) {
 	})
 }
 
-// A machine stops in virtual time: its clocks stand still, and then they jump.
+// A machine stops in virtual time: the clocks stand still, and then they jump.
 func TestClockStopsWithItsMachine(t *testing.T) {
 	t.Parallel()
 	for _, reported := range []bool{true, false} {

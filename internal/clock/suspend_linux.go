@@ -1,13 +1,15 @@
 package clock
 
+// This file measures suspensions on Linux.
+
 import (
 	"syscall"
 	"time"
 	"unsafe"
 )
 
-// Go's monotonic clock is CLOCK_MONOTONIC. CLOCK_BOOTTIME is the same clock, but
-// it also runs while the machine is suspended (clock_getres(2)).
+// Go's monotonic clock is CLOCK_MONOTONIC. CLOCK_BOOTTIME is the same clock, but also runs
+// while the machine is suspended (clock_getres(2)).
 const (
 	clockMonotonic = 1
 	clockBoottime  = 7

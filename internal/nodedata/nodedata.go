@@ -1,5 +1,5 @@
-// Package nodedata encodes what the node of a lock says about its owner, as JSON that
-// other clients and people can read.
+// Package nodedata encodes what the node of a lock says about the owner, as JSON, readable
+// for other clients and people.
 package nodedata
 
 import (
@@ -27,25 +27,25 @@ type Origin struct {
 	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
 }
 
-// Record is what a node says about its owner.
+// Record is what a node says about the owner.
 type Record struct {
 	Origin
-	Ask   string `json:"ask,omitempty"`   // identifies the request, which may have several nodes
-	Local bool   `json:"local,omitempty"` // the process may pass the lock on to other requests of its own
-	Token int64  `json:"token,omitempty"` // of a lock that was downgraded, whose node is newer than its token, or of a run
-	Was   string `json:"was,omitempty"`   // of a lock that was downgraded: the name of the node that this one has replaced
+	Ask   string `json:"ask,omitempty"`   // identifies the request, perhaps of several nodes
+	Local bool   `json:"local,omitempty"` // the process may pass the lock on to other requests of the process
+	Token int64  `json:"token,omitempty"` // of a downgraded lock, whose node is newer than the token, or of a run
+	Was   string `json:"was,omitempty"`   // of a downgraded lock: the name of the replaced node
 	Run   string `json:"run,omitempty"`   // of the record of a run: different for each
 
 	// Of a request whose handle holds other locks.
-	At        string `json:"at,omitempty"`        // where in the program it was made
+	At        string `json:"at,omitempty"`        // where in the program the request was made
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
-	Unchecked bool   `json:"unchecked,omitempty"` // it does not look for deadlocks
-	Age       int64  `json:"age,omitempty"`       // order number with which the caller has asked before
+	Unchecked bool   `json:"unchecked,omitempty"` // the request does not look for deadlocks
+	Age       int64  `json:"age,omitempty"`       // order number of the caller's first request
 
-	text string // the data that another client has stored
+	text string // the data stored by another client
 }
 
-// Hold is a lock that a handle holds.
+// Hold is a lock held by a handle.
 type Hold struct {
 	Lock    string `json:"lock"`
 	Node    string `json:"node"`
@@ -69,9 +69,8 @@ func NewOwner(name string) Owner {
 	return data
 }
 
-// Data returns the data of a node: the record, the span that requests the lock if it is
-// valid, whether the process may pass the lock on, and the identifier of the request, if it
-// has one.
+// Data returns the data of a node: the record, the requesting span if valid, whether the
+// process may pass the lock on, and the identifier of the request, if any.
 func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 	data := o[: len(o)-1 : len(o)-1]
 	if span.IsValid() {
@@ -90,20 +89,20 @@ func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 }
 
 // Downgraded adds to the data of a node the fencing token of the lock, and the name of the
-// node that it replaces.
+// replaced node.
 func Downgraded(data []byte, token int64, was string) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"was":%q}`, token, was)
 }
 
-// OfRun adds to the data of a node what makes it the data of a record: the fencing token
-// of the lock, and an identifier of the run.
+// OfRun makes the data of a node the data of a record, by adding the fencing token of the
+// lock, and an identifier of the run.
 func OfRun(data []byte, token int64) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"run":"%s"}`, token, uuid.NewString())
 }
 
 // WithHolds adds to the data of a node where in the program the request was made, and as
-// many of the holds as fit into most bytes. It returns how many these are. unchecked says
-// that the request does not look for deadlocks. age is 0 if there is none.
+// many of the holds as fit into most bytes. It returns how many fit. unchecked says that
+// the request does not look for deadlocks. age is 0 without an earlier request.
 func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
 	data = data[: len(data)-1 : len(data)-1]
 	b := bytes.NewBuffer(slices.Grow(data, 100+len(at)+100*len(holds)))
@@ -143,15 +142,15 @@ func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, 
 }
 
 const (
-	MaxNode  = 8192 // bytes of the longest data that is parsed
-	MaxLease = 2048 // bytes of the data of permits, of which one request creates many
+	MaxNode  = 8192 // bytes of the longest data parsed
+	MaxLease = 2048 // bytes of the data of permits, many in one request
 
-	reserve = 300 // bytes of a record for what is added to it later: Downgraded
-	maxText = 200 // bytes of the longest text that is repeated
+	reserve = 300 // bytes of a record for later additions: Downgraded
+	maxText = 200 // bytes of the longest text repeated
 )
 
-// Parse reads the data of a node, which any client may have written. It trusts none of
-// it: texts are shortened, and omitted if they are not printable.
+// Parse reads the data of a node, possibly written by any client. Nothing is trusted: texts
+// are shortened, and unprintable texts omitted.
 func Parse(data []byte) (r Record) {
 	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil || !r.IsOurs() {
 		if len(data) > MaxNode || !utf8.Valid(data) {
@@ -166,7 +165,7 @@ func Parse(data []byte) (r Record) {
 // IsOurs reports whether lockpool has written the record.
 func (o Origin) IsOurs() bool { return o.Host != "" || o.PID != 0 }
 
-// printable returns the beginning of s, or nothing if it cannot safely be logged.
+// printable returns the beginning of s, or nothing if s cannot safely be logged.
 func printable(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -175,7 +174,7 @@ func printable(s string) string {
 	return s
 }
 
-// String names the owner as far as it is known.
+// String names the owner as far as known.
 func (r Record) String() string {
 	if !r.IsOurs() {
 		return r.text
@@ -183,7 +182,7 @@ func (r Record) String() string {
 	return r.Origin.String()
 }
 
-// String names the owner, or nothing if it is not known.
+// String names the owner, or nothing if unknown.
 func (o Origin) String() string {
 	switch {
 	case !o.IsOurs():
@@ -194,8 +193,7 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s, process %d on %s", o.Owner, o.PID, o.Host)
 }
 
-// SpanContext returns the span that requested the lock. It is not valid if there is
-// none.
+// SpanContext returns the requesting span, not valid if there is none.
 func (o Origin) SpanContext() trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": o.Trace})
 	return trace.SpanContextFromContext(ctx)

@@ -1,5 +1,7 @@
 package nodedata
 
+// This file tests the encoding of holds.
+
 import (
 	"encoding/json"
 	"strings"

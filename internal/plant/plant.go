@@ -13,17 +13,17 @@ import (
 
 // Bug is a change of one line of the code.
 //
-// A list of them has, for each, a line with "bug" and its name, one with "file" and its
-// path, and a hunk without line numbers: "-" precedes the line that is replaced, "+" the line
-// in its place (none if the line is deleted), and a space the lines around it that make it
-// unique in the file. Indentation does not count. Further lines are notes, of a word and a
-// text; "breaks" says what no longer holds. Lines that begin with "#" are comments.
+// A list of bugs has, for each, a line with "bug" and the name, one with "file" and the
+// path, and a hunk without line numbers: "-" precedes the replaced line, "+" the line in
+// the same place (none if the line is deleted), and a space the lines around, for
+// uniqueness in the file. Indentation does not count. Further lines are notes, of a word
+// and a text; "breaks" says what no longer holds. Lines beginning with "#" are comments.
 type Bug struct {
 	Name  string
 	File  string            // from the root of the repository
 	Notes map[string]string // by their first words
 
-	before []string // lines before the one that is replaced, without indentation
+	before []string // lines before the replaced one, without indentation
 	old    string
 	new    string // "" if the line is deleted
 	after  []string
@@ -31,8 +31,8 @@ type Bug struct {
 
 var bugName = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 
-// Parse parses a list of bugs, each of which must have the notes with these words, besides
-// "breaks". It may have a note "missed", too.
+// Parse parses a list of bugs, each with the required notes besides "breaks". A note
+// "missed" is allowed, too.
 func Parse(text string, notes ...string) (bugs []Bug, err error) {
 	notes = append(notes, "breaks")
 	for n, line := range strings.Split(text, "\n") {
@@ -107,7 +107,7 @@ func (b Bug) apply(text string) (string, error) {
 func (b Bug) SameLine(other Bug) bool { return b.File == other.File && b.old == other.old }
 
 // Overlay writes the files of the bugs, with the bugs, below dir. It returns the name of a
-// file there that puts them in the place of the files in root (go build -overlay).
+// file there, for go build -overlay, to put them in the place of the files in root.
 func Overlay(root, dir string, bugs ...Bug) (overlay string, err error) {
 	changed := map[string]string{} // by path
 	for _, b := range bugs {

@@ -1,5 +1,7 @@
 package plant
 
+// This file tests the reading of lists of bugs.
+
 import (
 	"testing"
 

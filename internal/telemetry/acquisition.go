@@ -1,5 +1,7 @@
 package telemetry
 
+// This file has the telemetry of one request for a lock.
+
 import (
 	"context"
 	"errors"
@@ -15,8 +17,8 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// Acquisition is one request for a lock that goes to the service. Its methods must
-// be called by one goroutine at a time.
+// Acquisition is one request to the service for a lock. One goroutine at a time may call
+// the methods.
 type Acquisition struct {
 	t     *Telemetry
 	lock  Lock
@@ -24,20 +26,20 @@ type Acquisition struct {
 	span  trace.Span
 	began time.Time
 
-	self     string // our node while it is in the queue
+	self     string // our node while in the queue
 	position int    // in the queue when joining it; -1 before
 	wakeups  int
 	requeues int
 
-	waiting bool       // it has waited for other contenders
+	waiting bool       // has waited for other contenders
 	wait    trace.Span // nil until waiting is set
 	region  *rtrace.Region
 	linked  []trace.SpanID
 	counted bool // counted among the waiters
 }
 
-// Begin begins the span of an acquisition, and returns a context that carries it.
-// permits is 0 unless the lock is a semaphore.
+// Begin begins the span of an acquisition, and returns a context with the span. permits is
+// 0 unless the lock is a semaphore.
 func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
 	*a = Acquisition{t: t, lock: lock, position: -1, began: time.Now()}
 	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
@@ -58,14 +60,14 @@ func (a *Acquisition) describe(permits int) {
 	}
 }
 
-// Traced reports whether there is a tracer provider, which gives valid contexts to spans
-// that it does not record, too. Without one, other spans need not be started.
+// Traced reports whether there is a tracer provider. A provider gives valid contexts even
+// to spans not recorded. Without a provider, other spans need not be started.
 func (a *Acquisition) Traced() bool { return a.span.SpanContext().IsValid() }
 
 // Began returns when the acquisition began.
 func (a *Acquisition) Began() time.Time { return a.began }
 
-// OnSession reports the session that the acquisition uses.
+// OnSession reports the session of the acquisition.
 func (a *Acquisition) OnSession(s driver.Session) {
 	if a.span.IsRecording() {
 		setSession(a.span, s.Info())
@@ -77,7 +79,7 @@ func (a *Acquisition) Queued(self driver.Node, position, length int) {
 	joined := a.self != self.Name
 	a.self = self.Name
 	switch {
-	case self.Kind == driver.Permit: // its guard has already queued
+	case self.Kind == driver.Permit: // the guard has already queued
 		return
 	case joined:
 		a.position = position
@@ -114,8 +116,8 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	return true
 }
 
-// WaitingLocally reports a wait for other handles of the pool: for the request before it,
-// and for the one that has the lock, as far as they have spans.
+// WaitingLocally reports a wait for other handles of the pool: for the request before this
+// one, and for the holder's, as far as they have spans.
 func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
 	if a.wait == nil {
 		a.beginWait()
@@ -124,7 +126,7 @@ func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
 		return
 	}
 	a.linkToSpan(holder, "holder", false)
-	a.linkToSpan(predecessor, "predecessor", false) // unless it is the holder
+	a.linkToSpan(predecessor, "predecessor", false) // unless predecessor is the holder
 }
 
 // Holder implements recipe.Observer.
@@ -161,8 +163,8 @@ func (a *Acquisition) linkTo(data []byte, role string) {
 	a.linkToSpan(owner.SpanContext(), role, owner.Local)
 }
 
-// linkToSpan is linkTo for a span. tenancy says that the process of that request may have
-// passed the lock on to others, one of which may be in the way.
+// linkToSpan is linkTo for a span. tenancy says that the process of the linked request may
+// have passed the lock on to others, and one of them may be in the way.
 func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool) {
 	const most = 32 // links of one wait
 	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
@@ -187,8 +189,8 @@ func (a *Acquisition) Woken(e driver.Event, nearest bool) {
 	}
 }
 
-// Requeued reports why the acquisition joins the queue again: its session is over,
-// or its node was removed.
+// Requeued reports why the acquisition joins the queue again: the session is over, or the
+// node was removed.
 func (a *Acquisition) Requeued(why error) {
 	a.requeues++
 	if a.span.IsRecording() {
@@ -197,26 +199,26 @@ func (a *Acquisition) Requeued(why error) {
 	}
 }
 
-// Deadlocked reports that the wait has come to be part of a deadlock, whose other calls have
-// the given spans, and ends because of that.
+// Deadlocked reports that the wait ends because of a deadlock with the calls of the given
+// spans.
 func (a *Acquisition) Deadlocked(err error, others []trace.SpanContext) {
 	a.t.deadlock(a.ctx, a.lock)
 	a.t.Logger.WarnContext(a.ctx, "lockpool: deadlock", "lock", a.lock.Name, "kind", a.lock.Kind.String(), "error", err)
-	if a.wait == nil { // the cycle was found before the wait had seen its queue
+	if a.wait == nil { // the cycle was found before the wait had seen the queue
 		a.beginWait()
 	}
 	if !a.wait.IsRecording() {
 		return
 	}
 	a.wait.AddEvent("lockpool.deadlock", trace.WithAttributes(keyCycle.Int(1+len(others))))
-	for _, sc := range others { // even if the wait is linked to one of them already, as its predecessor
+	for _, sc := range others { // even if the wait is linked to one of them already, as the predecessor
 		if sc.IsValid() && !a.t.NoLinks {
 			a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String("deadlock")}})
 		}
 	}
 }
 
-// PassedPlace reports that the acquisition gives up, and leaves its place in the queue to
+// PassedPlace reports that the acquisition gives up, and leaves the place in the queue to
 // another one of the pool.
 func (a *Acquisition) PassedPlace() {
 	if a.span.IsRecording() {
@@ -224,8 +226,8 @@ func (a *Acquisition) PassedPlace() {
 	}
 }
 
-// Granted reports the node that holds the lock. local says that another handle of the
-// pool passed the lock on, or shares it.
+// Granted reports the holding node. local says that another handle of the pool passed the
+// lock on, or shares the lock.
 func (a *Acquisition) Granted(node driver.Node, local bool) {
 	if a.span.IsRecording() {
 		a.span.SetAttributes(keyNode.String(node.Name))
@@ -237,7 +239,7 @@ func (a *Acquisition) Granted(node driver.Node, local bool) {
 
 // End reports the outcome.
 func (a *Acquisition) End(err error) {
-	if a.region != nil { // user code, which may panic, comes last
+	if a.region != nil { // user code may panic, and so comes last
 		a.region.End()
 	}
 	if a.waiting && a.t.Profiles {

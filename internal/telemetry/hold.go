@@ -1,5 +1,7 @@
 package telemetry
 
+// This file has the telemetry of a lock while held.
+
 import (
 	"context"
 	"sync/atomic"
@@ -9,18 +11,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Hold is a lock while it is held.
+// Hold is a lock while held.
 type Hold struct {
 	t       *Telemetry
 	lock    Lock
 	traced  bool
 	span    trace.Span // nil without Config.HoldSpans
-	counted bool       // counted among the locks that are held
+	counted bool       // counted among the held locks
 	failure atomic.Pointer[error]
 }
 
-// Begin reports the grant. ctx is the context of the call that requested the lock; traced
-// is that of its acquisition.
+// Begin reports the grant. ctx is the context of the requesting call; traced is Traced of
+// the acquisition.
 func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock, traced bool) {
 	h.t, h.lock, h.traced = t, lock, traced
 	if t.Profiles {
@@ -54,8 +56,8 @@ func (h *Hold) leaveCounts() {
 // no user code.
 func (h *Hold) Failed(err error) { h.failure.Store(&err) }
 
-// End reports the end. lost is its cause if the lock was lost, and otherwise nil. token
-// is 0 if it is not known.
+// End reports the end. lost is the cause of a loss, and otherwise nil. token is 0 if
+// unknown.
 func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	h.leaveCounts() // first, because user code may panic
 	h.t.recordHold(h.lock, ended.Sub(began))
@@ -80,8 +82,8 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	h.span.End(trace.WithTimestamp(ended))
 }
 
-// Released reports a release that asked the service or, if it is local, left the lock to
-// other handles of the pool.
+// Released reports a release by the service or, if local is true, a release that left the
+// lock to other handles of the pool.
 func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local bool, err error) {
 	if !h.traced {
 		return

@@ -1,5 +1,7 @@
 package telemetry
 
+// This file tests the counts of held locks.
+
 import (
 	"context"
 	"log/slog"
@@ -54,7 +56,7 @@ func (c heldCounter) Add(_ context.Context, n int64, _ ...metric.AddOption) {
 	c.meters.held += n
 }
 
-// A lock that has ended must not be counted as held forever.
+// An ended lock must not be counted as held forever.
 func TestPanicOfAHistogramLeavesNoLockCounted(t *testing.T) {
 	t.Parallel()
 	meters := new(brokenMeters)

@@ -1,5 +1,7 @@
 package telemetry
 
+// This file has the log messages of a pool.
+
 import (
 	"context"
 	"maps"
@@ -35,7 +37,7 @@ func (t *Telemetry) ShouldLogLongWait(lock string) bool {
 	return true
 }
 
-// LogLongWait warns of a wait. holder is the zero Node if it is not known.
+// LogLongWait warns of a wait. holder is the zero Node if unknown.
 func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Duration, w recipe.Wait, holder driver.Node, holderData []byte) {
 	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", waited.Round(time.Millisecond),
 		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
@@ -50,14 +52,14 @@ func (t *Telemetry) LogOldRecords(ctx context.Context, lock string, err error) {
 	t.Logger.WarnContext(ctx, "lockpool: old records of finished runs were not removed", "lock", lock, "error", err)
 }
 
-// LogSelfDeadlock warns of a goroutine that seems to wait for itself.
+// LogSelfDeadlock warns of a goroutine apparently waiting for itself.
 func (t *Telemetry) LogSelfDeadlock(ctx context.Context, lock string) {
 	t.Logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
 		"if that one waits for this one, both wait forever", "lock", lock)
 }
 
-// LogElection warns that a candidate must stand again, after a pause, although it has not
-// resigned. lasted is how long it led.
+// LogElection warns that a candidate must stand again, after a pause, without having
+// resigned. lasted is how long the candidate led.
 func (t *Telemetry) LogElection(ctx context.Context, lock, what string, err error, lasted, pause time.Duration) {
 	t.Logger.WarnContext(ctx, "lockpool: election: "+what, "lock", lock, "error", err,
 		"led", lasted.Round(time.Millisecond), "again_in", pause.Round(time.Millisecond))

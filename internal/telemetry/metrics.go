@@ -1,5 +1,7 @@
 package telemetry
 
+// This file has the metrics of a pool.
+
 import (
 	"context"
 	"fmt"
@@ -81,8 +83,8 @@ func (m *meters) make(cfg Config) {
 	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles at most.")
 }
 
-// usable returns the instrument, or none if there is no instrument: a provider that
-// fails is reported to OpenTelemetry's error handler, and locks work without it.
+// usable returns the instrument, or none if there is no instrument: a failing provider is
+// reported to OpenTelemetry's error handler, and locks work without metrics.
 func usable[T any](instrument T, err error, none T) T {
 	if err != nil {
 		otel.Handle(err)
@@ -93,10 +95,10 @@ func usable[T any](instrument T, err error, none T) T {
 	return instrument
 }
 
-// Stats are the figures of a pool that are observed rather than counted.
+// Stats are the figures of a pool, observed rather than counted.
 type Stats struct{ Sessions, MaxSessions, Handles, MaxHandles int }
 
-// Observe reports the figures as metrics until the function that it returns is called.
+// Observe reports the figures as metrics until unregister is called.
 func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
 	m, option := &t.meters, t.option(labels{})
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -115,7 +117,7 @@ func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
 	})
 }
 
-// labels are the attributes of a measurement, except for that of the pool.
+// labels are the attributes of a measurement, without the pool's.
 type labels struct {
 	kind       string
 	name       string // as mapped
@@ -125,8 +127,7 @@ type labels struct {
 	contended  bool // only with an outcome
 }
 
-// option returns the labels in the form that the API requires, created once for each
-// set.
+// option returns the labels in the form of the API, created once for each set.
 func (m *meters) option(l labels) metric.MeasurementOption {
 	if option, ok := m.options.Load(l); ok {
 		return option.(metric.MeasurementOption)
@@ -158,7 +159,7 @@ func (m *meters) labelsOf(lock Lock) labels {
 	return l
 }
 
-// mappedName calls the user's function. A panic in it must not leave a lock held.
+// mappedName calls the user's function. A panic there must not leave a lock held.
 func (m *meters) mappedName(name string) (mapped string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -174,9 +175,8 @@ func (m *meters) queued(ctx context.Context, lock Lock, length int) {
 	}
 }
 
-// countWaiter adds n to the waiters. It adds a waiter only if the metric is enabled,
-// and always subtracts one that was added: the global provider may get a delegate in
-// between.
+// countWaiter adds n to the waiters. A waiter is added only if the metric is enabled, and
+// an added one is always subtracted: the global provider may get a delegate in between.
 func (m *meters) countWaiter(ctx context.Context, lock Lock, n int64) (counted bool) {
 	counted = n < 0 || m.waiters.Enabled(ctx)
 	if counted {
@@ -185,7 +185,7 @@ func (m *meters) countWaiter(ctx context.Context, lock Lock, n int64) (counted b
 	return counted
 }
 
-// countHeld is countWaiter for a lock that is held.
+// countHeld is countWaiter for a held lock.
 func (m *meters) countHeld(lock Lock, n int64) (counted bool) {
 	ctx := context.Background()
 	counted = n < 0 || m.held.Enabled(ctx)
@@ -222,15 +222,14 @@ func (m *meters) countReentries(lock Lock, n int) {
 	}
 }
 
-// SessionLost counts a session that ended without being closed.
+// SessionLost counts a session ended without Close.
 func (m *meters) SessionLost() {
 	if ctx := context.Background(); m.sessionsLost.Enabled(ctx) {
 		m.sessionsLost.Add(ctx, 1, m.option(labels{}))
 	}
 }
 
-// Rescued counts a node whose removal the service did not report: a later check found
-// it.
+// Rescued counts a removal not reported by the service, but found by a later check.
 func (m *meters) Rescued(ctx context.Context, lock Lock) {
 	if m.rescues.Enabled(ctx) {
 		m.rescues.Add(ctx, 1, m.option(m.labelsOf(lock)))
@@ -251,7 +250,7 @@ func (m *meters) lockLost(lock Lock, cause error) {
 	}
 }
 
-// recordDuration records how long it took to get a slot or a session.
+// recordDuration records how long getting a slot or a session took.
 func (m *meters) recordDuration(h metric.Float64Histogram, began time.Time, err error) {
 	ctx := context.Background()
 	if !h.Enabled(ctx) {

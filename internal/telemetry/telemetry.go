@@ -1,9 +1,9 @@
-// Package telemetry reports on a pool: spans, metrics, logs and profiles. It is given
-// values, and sends no requests.
+// Package telemetry reports on a pool: spans, metrics, logs and profiles. The package is
+// given values, and sends no requests.
 //
-// It calls user code (span processors, meters, slog handlers, metric names), which may
-// block or panic: no function of this package may be called under a mutex, and a lock
-// must be safe before it is reported.
+// The package calls user code (span processors, meters, slog handlers, metric names). User
+// code may block or panic: no function of this package may be called under a mutex, and a
+// lock must be safe before being reported.
 package telemetry
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// scope is the name of the instrumentation, version its version.
+// scope is the name of the instrumentation, version the instrumentation's version.
 const (
 	scope   = "github.com/lockpool/lockpool"
 	version = "0.1.0"
@@ -75,7 +75,7 @@ type Config struct {
 	Logger  *slog.Logger
 
 	Driver     string
-	Pool       string                   // its name, or empty
+	Pool       string                   // the pool's name, or empty
 	MetricName func(lock string) string // nil if metrics have no lock names
 	NoLinks    bool
 	HoldSpans  bool
@@ -113,7 +113,7 @@ func New(cfg Config) *Telemetry {
 	}
 	t.meters.make(cfg)
 	if cfg.Profiles {
-		profiles() // so that they are listed before the first lock
+		profiles() // to be listed before the first lock
 	}
 	return t
 }
@@ -128,7 +128,7 @@ func (l Lock) attributes() []attribute.KeyValue {
 	return []attribute.KeyValue{keyName.String(l.Name), keyKind.String(l.Kind.String())}
 }
 
-// SlotAcquired reports a wait for a slot, which has a span unless it was negligible.
+// SlotAcquired reports a wait for a slot, with a span unless negligible.
 func (t *Telemetry) SlotAcquired(ctx context.Context, began time.Time, err error) {
 	const atOnce = time.Millisecond
 	t.recordDuration(t.slotTime, began, err)
@@ -142,8 +142,8 @@ func (t *Telemetry) SlotAcquired(ctx context.Context, began time.Time, err error
 	span.End()
 }
 
-// Connecting reports that a session is being opened, and returns the function that
-// reports the outcome.
+// Connecting reports that a session is being opened, and returns the function to report the
+// outcome.
 func (t *Telemetry) Connecting(ctx context.Context) (context.Context, func(driver.Session, error)) {
 	began := time.Now()
 	ctx, span := t.tracer.Start(ctx, spanConnect, t.start...)
@@ -161,8 +161,8 @@ func (t *Telemetry) Connecting(ctx context.Context) (context.Context, func(drive
 	}
 }
 
-// setSession names the session, and the server as the connect string does. (The address
-// that the name was resolved to, network.peer.address, is not known.)
+// setSession names the session, and the server as the connect string does. (The resolved
+// address, network.peer.address, is not known.)
 func setSession(span trace.Span, info driver.Info) {
 	span.SetAttributes(keySession.String(info.ID))
 	host, digits, err := net.SplitHostPort(info.Peer)
@@ -182,11 +182,11 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// busy is the type of the error of a try that finds the lock held.
+// busy is the type of the error of a try when the lock is held.
 const busy = "busy"
 
-// outcome returns the outcome of an acquisition, and the type of the error if it is
-// one: for a try, a lock that is not free is a valid outcome.
+// outcome returns the outcome of an acquisition, and the type of an error: for a try, a
+// held lock is a valid outcome.
 func (m *meters) outcome(err error) (outcome, errorType string) {
 	if err == nil {
 		return "acquired", ""

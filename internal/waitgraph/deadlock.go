@@ -1,5 +1,7 @@
 package waitgraph
 
+// This file finds deadlocks, their victims, and the cycles to report.
+
 import (
 	"cmp"
 	"slices"
@@ -8,17 +10,18 @@ import (
 
 // This file has the deadlocks of a graph, their victims, and the proof of a cycle.
 
-// Step is a wait on a cycle. Held is what the handle that waits holds and what the step
-// before it waits for; nil if that one only stands behind the wait in a queue.
+// Step is a wait on a cycle. Held is the hold of the waiting handle awaited by the step
+// before; nil if the step before is only behind the wait in a queue.
 type Step struct {
 	*Contender
 	Held *Contender
 }
 
-// Find decides whether a wait is to end because of a deadlock: whether it is in one even
-// without all of the same deadlock that asked later and can end it. Find then returns the
-// shortest cycle through the wait, which begins with it, each step waiting for the next.
-// The cycle stands as long as all contenders of the proof exist.
+// Find decides whether a wait is to end because of a deadlock: whether the wait is in a
+// deadlock even without the waits of the same deadlock that asked later and can end the
+// deadlock. Find then returns the shortest cycle through the wait, beginning with the wait,
+// each step waiting for the next. The cycle stands as long as all contenders of the proof
+// exist.
 func (g *Graph) Find(ask string) (cycle []Step, proof []*Contender) {
 	set := g.lasting()
 	of := g.deadlocks(set)
@@ -43,8 +46,8 @@ func (g *Graph) Find(ask string) (cycle []Step, proof []*Contender) {
 	return cycle, w.proof(cycle)
 }
 
-// Last returns the ask of the victim of the deadlock that a wait is in: the last that has
-// asked of those that can end it. It returns nothing if the wait is in none.
+// Last returns the ask of the victim of a wait's deadlock: the last to ask of the waits
+// that can end the deadlock. Last returns nothing for a wait without a deadlock.
 func (g *Graph) Last(ask string) string {
 	of := g.deadlocks(g.lasting())
 	mine := g.waitIn(of, ask)
@@ -81,7 +84,7 @@ func (g *Graph) Deadlocks() (all [][]*Contender) {
 	return all
 }
 
-// waitIn returns the first wait of an ask that is in a deadlock, or nil.
+// waitIn returns the first wait of an ask in a deadlock, or nil.
 func (g *Graph) waitIn(of []int, ask string) *Contender {
 	i := slices.IndexFunc(g.waits[ask], func(c *Contender) bool { return of[c.index] != 0 })
 	if i < 0 {
@@ -90,8 +93,8 @@ func (g *Graph) waitIn(of []int, ask string) *Contender {
 	return g.waits[ask][i]
 }
 
-// mayEnd reports whether the contender is a wait that can end a deadlock. It must hold
-// something that others of the deadlock wait for: a wait that only stands before them in a
+// mayEnd reports whether the contender is a wait that can end a deadlock. The wait's handle
+// must hold something awaited by others of the deadlock: a wait merely before them in a
 // queue may hold nothing at all, and then does not look.
 func (c *Contender) mayEnd(of []int, deadlock int) bool {
 	return deadlock != 0 && of[c.index] == deadlock && c.Waits && c.Record.Ask != "" && !c.Record.Unchecked &&
@@ -103,7 +106,8 @@ func (c *Contender) later(than *Contender) bool {
 	return cmp.Or(cmp.Compare(c.asked, than.asked), strings.Compare(c.Record.Ask, than.Record.Ask)) > 0
 }
 
-// deadlocks returns the number of the deadlock of a set that each contender is in, or 0.
+// deadlocks returns, for each contender of a set, the number of the contender's deadlock,
+// or 0.
 func (g *Graph) deadlocks(set []bool) []int {
 	set = slices.Clone(set)
 	to := g.edges(set)
@@ -134,9 +138,9 @@ type tarjan struct {
 	*Graph
 	to     [][]*Contender
 	set    []bool
-	of     []int // the number of the component of each contender, or 0 if it is on no cycle
+	of     []int // the number of the component of each contender, or 0 without a cycle
 	visits []visit
-	open   []int // visited contenders of components that are not complete
+	open   []int // visited contenders of incomplete components
 	last   int   // index
 	number int   // of the last component
 }
@@ -189,12 +193,12 @@ type walk struct {
 	ways []way
 }
 
-// way tells how a wait was reached: from another one, which waits for over.
+// way tells how a wait was reached: from another one, waiting for over.
 type way struct{ before, over *Contender }
 
-// from walks from a wait until it comes back.
+// from walks from a wait until back at the wait.
 func (w *walk) from(mine *Contender) {
-	seen := map[[2]int]int{} // by part of all contenders and kind: up to which it was looked at
+	seen := map[[2]int]int{} // by part of all contenders and kind: looked at up to this index
 	for next := []*Contender{mine}; len(next) > 0; next = next[1:] {
 		c, ties := next[0], false
 		part := [2]int{c.first, int(c.Node.Kind)}
@@ -212,13 +216,13 @@ func (w *walk) from(mine *Contender) {
 				}
 			}
 		}
-		if !ties { // over which others may go that c may not
+		if !ties { // others may go over ties, c may not
 			seen[part] = max(seen[part], c.ends)
 		}
 	}
 }
 
-// stuck returns the waits that have to end before the contender goes.
+// stuck returns the waits to end before the contender goes.
 func (c *Contender) stuck() []*Contender {
 	if c.Waits {
 		return []*Contender{c}
@@ -241,8 +245,9 @@ func (w *walk) cycle(mine *Contender) (cycle []Step) {
 	}
 }
 
-// proof returns the contenders that make a cycle stand: those on it and, for a wait for
-// permits, also all others that leave too few, with what makes these stuck.
+// proof returns the contenders on which a cycle depends: the contenders on the cycle and,
+// for a wait for permits, also all others that leave too few permits, with the waits that
+// keep the others stuck.
 func (w *walk) proof(cycle []Step) (proof []*Contender) {
 	next := map[*Contender]*Contender{} // on the cycle
 	for i, step := range cycle {

@@ -1,5 +1,7 @@
 package waitgraph
 
+// This file compares the graph with a simulation of random worlds of handles and locks.
+
 import (
 	"cmp"
 	"fmt"
@@ -16,8 +18,8 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// world is what the graph describes: handles that hold locks and wait for one, and go on
-// as the rules of package recipe say.
+// world is what the graph describes: handles with locks, waiting for a lock, and going on
+// by the rules of package recipe.
 type world struct {
 	r       *rand.Rand
 	queues  map[string][]Contender
@@ -93,7 +95,7 @@ func (w *world) request(h int, lock string, kind driver.Kind, permits, limit int
 	w.add(h, lock, c)
 }
 
-// grant grants one lock that can be granted.
+// grant grants one lock, if possible.
 func (w *world) grant() bool {
 	for h := range w.handles {
 		handle := &w.handles[h]
@@ -157,7 +159,7 @@ func (w *world) release(h int) {
 	w.handles[h].holds = nil
 }
 
-// finish lets everybody finish who can, and returns the asks of the waits that remain.
+// finish lets every handle finish that can, and returns the asks of the remaining waits.
 func (w *world) finish() (stuck []string) {
 	for more := true; more; {
 		more = w.grant()
@@ -180,7 +182,7 @@ func (w *world) finish() (stuck []string) {
 	return stuck
 }
 
-// endAll ends the waits of those asks.
+// endAll ends the waits of the asks.
 func (w *world) endAll(asks ...string) *world {
 	for h, handle := range w.handles {
 		if handle.wait != nil && handle.wait.c.Record.Ask != "" && slices.Contains(asks, handle.wait.c.Record.Ask) {
@@ -201,7 +203,7 @@ func (w *world) graph() (queues []Queue) {
 	return queues
 }
 
-// view returns what the search of a wait reads: backward from what it holds.
+// view returns what the search of a wait reads: backward from the held locks.
 func (w *world) view(wait *wait) []Queue {
 	read := map[string]bool{}
 	var visit func(holds []nodedata.Hold)
@@ -268,7 +270,7 @@ func randomWorld(seed uint64) *world {
 	return w
 }
 
-// findAll returns the victims, and checks that each is one.
+// findAll returns the victims, and checks each.
 func findAll(t *testing.T, w *world) (victims []string) {
 	t.Helper()
 	all, asked := map[string][]ref{}, map[string]int64{}
@@ -312,7 +314,7 @@ func refsOf(contenders []*Contender) (refs []ref) {
 	return refs
 }
 
-// only returns the world with only these nodes.
+// only returns the world with only the given nodes.
 func (w *world) only(refs []ref) *world {
 	w = w.clone()
 	for h := range w.handles {
@@ -471,7 +473,7 @@ func TestEdgesLeadWhereTheRulesDo(t *testing.T) {
 			continue
 		}
 		g := New([]Queue{q})
-		want, got := make([]map[int]bool, len(nodes)), make([]map[int]bool, len(nodes)) // that each waits for in the end
+		want, got := make([]map[int]bool, len(nodes)), make([]map[int]bool, len(nodes)) // awaited in the end
 		for i, n := range nodes {
 			want[i], got[i] = map[int]bool{}, map[int]bool{}
 			for _, o := range recipe.RuleOf(n.Kind)(nodes, i) {

@@ -1,14 +1,16 @@
-// Package waitgraph is the waits-for graph of locks: who waits for whom, which waits are in
-// a deadlock, and which wait is to end the deadlock. The functions are pure.
+// Package waitgraph is the waits-for graph of locks. The graph tells who waits for whom,
+// which waits are in a deadlock, and which wait is the victim to end the deadlock. The
+// functions are pure.
 //
-// The vertices of the graph are contenders. A waiter has edges to the contenders in the way
-// by the rules of package recipe, and a holder to the waits of the holding handles. The
-// guard of a semaphore has an edge to its own lease, as long as the lease waits. A waiter
-// of another client may give up at any time, and so is on no cycle.
+// The vertices of the graph are contenders: nodes in the queues of locks. A waiter has
+// edges to the contenders that block the waiter by the rules of package recipe. A holder
+// has edges to the waits of the same handle, for other locks. A contender for a semaphore
+// has two nodes, a guard and a lease; the guard has an edge to its lease, as long as the
+// lease waits. A waiter of another client may give up at any time, and so is on no cycle.
 //
-// A deadlock is a set of contenders each of which waits for each, directly or through
-// others of the set, so the set is the same for all its waits, whatever else is known. A
-// wait for permits belongs to the set only if the set leaves too few permits.
+// A deadlock is a strongly connected set: each contender waits for each other one, directly
+// or through others of the set. So all waits of a deadlock find the same set. A wait for
+// permits belongs to the set only if the set leaves too few permits.
 //
 // All functions take time and memory in proportion to the number of contenders. (Deadlocks
 // through permits within others take a round each.)
@@ -29,27 +31,27 @@ type Contender struct {
 	driver.Contender
 	Record nodedata.Record
 	Lock   string
-	Queue  string // that its node is in
+	Queue  string // of the contender's node
 	Ended  bool   // the wait is known to have ended: the node is about to go
 
 	// Set by New.
 	Waits bool         // for the lock; otherwise the contender holds the lock
-	Holds []*Contender // of a wait: what its handle holds
-	For   []*Contender // of a wait: the nearest that it waits for
+	Holds []*Contender // of a wait: the holds of the waiting handle
+	For   []*Contender // of a wait: the nearest awaited contenders
 
 	index       int
-	asked       int64        // order in which they asked; a wait for permits has asked with its guard
-	guard       *Contender   // of a lease: its guard, if that is still there
-	lease       *Contender   // of a guard: its lease
-	keepers     []*Contender // of a holder: the waits whose handles hold it
-	first, ends int          // its obstacles are in this part of all contenders
+	asked       int64        // order of asking; a wait for permits has asked with the guard
+	guard       *Contender   // of a lease: the guard, if still there
+	lease       *Contender   // of a guard: the lease
+	keepers     []*Contender // of a holder: the waits of the same handle
+	first, ends int          // the obstacles are in this part of all contenders
 	limit       int          // of a lease
 }
 
 // Queue is one of the queues of a lock, in order.
 type Queue struct {
 	Lock, Name string
-	Limit      int // of leases: the limit that is set, or 0
+	Limit      int // of leases: the set limit, or 0
 	Contenders []Contender
 }
 
@@ -83,10 +85,10 @@ func (c *Contender) isLease() bool { return c.Queue == c.Lock+"/"+driver.Leases 
 
 // Graph has all contenders of some locks.
 type Graph struct {
-	all    []*Contender // those of one queue after those of another
+	all    []*Contender // one queue after the other
 	queues []span
 	waits  map[string][]*Contender // by ask
-	leases []*Contender            // that wait
+	leases []*Contender            // waiting
 }
 
 // span is a queue in a graph.
@@ -139,7 +141,7 @@ func New(queues []Queue) *Graph {
 		}
 	}
 	for _, c := range g.all {
-		for _, h := range c.Record.Holds { // even if a request to release the lock hides whose it is
+		for _, h := range c.Record.Holds { // even if a revocation hides the owner
 			queue := h.Lock
 			if h.Permits {
 				queue += "/" + driver.Leases
@@ -173,7 +175,7 @@ func (g *Graph) pair(guards, leases []*Contender) {
 			continue
 		}
 		c.Waits, c.guard, guard.lease = true, guard, c
-		if guard == guards[0] { // Only it adds leases. A wait for more than the limit waits for that.
+		if guard == guards[0] { // Only the first guard adds leases. A wait for more permits than the limit waits for the limit.
 			c.asked = guard.asked
 			guard.keepers = []*Contender{c}
 			if c.Permits <= c.permitted() {
@@ -208,7 +210,7 @@ func (g *Graph) Shown() (shown []*Contender) {
 func (c *Contender) Lease() *Contender { return c.lease }
 
 // edges returns for each wait the nearest awaited contenders: the contenders of the set in
-// the way, without the ones behind which these wait in the same queue.
+// the way, without contenders further ahead in the same queue, awaited by the nearest.
 func (g *Graph) edges(set []bool) [][]*Contender {
 	to := make([][]*Contender, len(g.all))
 	for _, q := range g.queues {

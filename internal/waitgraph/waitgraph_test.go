@@ -1,5 +1,7 @@
 package waitgraph
 
+// This file tests the graph on small queues, and its cost on large ones.
+
 import (
 	"fmt"
 	"slices"
@@ -14,9 +16,11 @@ import (
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
-// queue parses contenders, such as "a1", "r2 A x:a1 y/leases:b2": kind and number, which
-// is the place in the order of requests as well; who asks, and what that one holds.
-// The letters are m, w, r, g and p for the kinds, and s or S for one or two permits.
+// queue parses contenders, such as "m1" or "r2 A x:m1 y/leases:s2". A contender begins with
+// a letter for the kind and a number, for the place in the order of requests. The next
+// word, if any, names the asking call, and further words name the held nodes, as
+// queue:node. The letters are m, w, r, g and p for the kinds, and s or S for one or two
+// permits.
 func queue(name string, limit int, contenders ...string) Queue {
 	q := Queue{Lock: lockOf(name), Name: name, Limit: limit}
 	for _, s := range contenders {
@@ -54,7 +58,7 @@ func hold(queue, node string) nodedata.Hold {
 	return nodedata.Hold{Lock: lock, Node: node, Permits: permits}
 }
 
-// graphOf returns the graph of queues, of which those of plain locks have their holder first.
+// graphOf returns the graph of queues. In the queues of plain locks, the holder is first.
 func graphOf(queues []Queue) *Graph {
 	var split []Queue
 	for _, q := range queues {
@@ -71,7 +75,7 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		queues []Queue
-		want   []string // cycles of the victims: what each waits with and, in brackets, what it holds; then the proof
+		want   []string // cycles of the victims: the waiting nodes and, in brackets, the held ones; then the proof
 	}{
 		"two locks": {
 			[]Queue{queue("x", 0, "m1", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
@@ -233,8 +237,8 @@ func TestDeadlocksAreToldApart(t *testing.T) {
 	require.Equal(t, []string{"u:m13 v:m14", "x:w3 x:r5 y:m4", "a:p24 b:p25"}, told)
 }
 
-// manyWaits returns 10,000 waits: all in cycles of two, behind one that waits itself, one
-// behind the other, or for permits.
+// manyWaits returns 10,000 waits: all in cycles of two, behind a waiting one, one behind
+// the other, or for permits.
 func manyWaits() map[string][]Queue {
 	const n = 10_000
 	name := func(i int) string { return fmt.Sprint("l", i) }
@@ -266,7 +270,7 @@ func manyWaits() map[string][]Queue {
 	}
 	chain = append(chain, of(name(n), 0, holder(driver.Exclusive)))
 	knot := slices.Clone(behind)
-	for i := range knot { // all for each other: who holds hot waits for the last of those behind
+	for i := range knot { // all wait for each other: the holder of hot waits for the last waiter behind
 		if i == n-1 {
 			knot[i].Contenders = append(slices.Clone(knot[i].Contenders), waits(1, driver.Exclusive, n, "hot"))
 		}
@@ -274,8 +278,8 @@ func manyWaits() map[string][]Queue {
 	return map[string][]Queue{"pairs": pairs, "chain": chain, "permits": permits, "crowd": append(behind, crowd), "knot": append(knot, crowd)}
 }
 
-// The time grows with the number of waits, not with its square, for which 10,000 waits would
-// take minutes.
+// The time grows with the number of waits, not with the square: 10,000 waits would take
+// minutes.
 func TestManyWaitsTakeLittleTime(t *testing.T) {
 	deadlocks := map[string]int{"pairs": 5000, "permits": 5000, "knot": 1}
 	for name, queues := range manyWaits() {

@@ -1,7 +1,6 @@
-// Package behavior tests what lockpool promises to its users, on any driver: what locks,
-// handles, semaphores, elections and the rest do is the same on each service. A driver's
-// module calls it, beside package driver/drivertest, which proves the laws that a driver
-// keeps:
+// Package behavior tests what lockpool promises to its users, on any driver: locks,
+// handles, semaphores, elections and the rest behave the same on each service. A driver's
+// module calls behavior beside package driver/drivertest, the proof of the laws of drivers:
 //
 //	// What lockpool promises holds on this service.
 //	func TestBehavior(t *testing.T) {
@@ -19,9 +18,9 @@
 // such as the names of nodes, what requests cost, or what happens when servers fail, is not
 // tested here.
 //
-// The tests run beside each other, and each fails after 20 s. A service that is slow on this
-// machine, such as one that is itself compiled with the race detector, may need go test
-// -parallel 1.
+// The tests run beside each other, and each fails after 20 s. A service slow on this
+// machine, for example compiled with the race detector itself, may need go test -parallel
+// 1.
 package behavior
 
 import (
@@ -41,27 +40,28 @@ import (
 
 // Options say how to use a service.
 type Options struct {
-	// Open returns a new pool, which stands for a process of its own. All pools use one
-	// service. Those that Run opens are closed by it.
+	// Open returns a new pool, in place of a separate process. All pools use one service.
+	// Run closes the pools it has opened.
 	Open func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool
 
-	// Expire has the service end a session, whose ID is that of lockpool.Contender. If it
-	// is nil, what happens then is not tested.
+	// Expire has the service end a session, given the ID in lockpool.Contender. If Expire
+	// is nil, the end of sessions is not tested.
 	Expire func(t testing.TB, session string)
 
-	// Pause has the service answer nothing until resume is called. If it is nil, as it must
-	// be if tests that run beside each other share the service, that is not tested.
+	// Pause has the service answer nothing until resume is called. If Pause is nil, as it
+	// must be if tests beside each other share the service, silence is not tested.
 	Pause func(t testing.TB) (resume func())
 
-	// Lacks are the optional interfaces of package driver that the driver has not, by their
-	// names, such as "Limiter", and why. The tests that need one of them are skipped, and say so.
+	// Lacks are the optional interfaces of package driver missing in the driver, by their
+	// names, such as "Limiter", and why. The tests of a missing interface are skipped, and
+	// say so.
 	Lacks map[string]string
 }
 
-// Run tests what lockpool promises, each promise in a subtest of its own, on the service
-// that the options describe. All locks have names that begin with "behavior-", and nobody
-// holds one when Run returns; limits that were set for semaphores stay. Run must not be
-// called in a parallel test, because it counts goroutines.
+// Run tests what lockpool promises, each promise in a separate subtest, on the service
+// described by the options. All locks have names beginning with "behavior-", and all are
+// free when Run returns; limits set for semaphores stay. Run must not be called in a
+// parallel test, because it counts goroutines.
 func Run(t *testing.T, options Options) {
 	runAll(t, options.Lacks, func(t *testing.T, c test) {
 		if c.name == leaks {
@@ -74,10 +74,9 @@ func Run(t *testing.T, options Options) {
 	})
 }
 
-// RunInBubbles is [Run] for a service that works in bubbles of testing/synctest, where the
-// load of the machine takes no time: start is called in each of them, and returns the
-// options for a service that ends with the test. lacks is Options.Lacks, which start need
-// not set.
+// RunInBubbles is [Run] for a service in bubbles of testing/synctest, where the load of the
+// machine takes no time: start is called in each of them, and returns the options for a
+// service ending with the test. lacks is Options.Lacks, not needed in the options of start.
 func RunInBubbles(t *testing.T, lacks map[string]string, start func(t *testing.T) Options) {
 	runAll(t, lacks, func(t *testing.T, c test) {
 		bubble.Parallel(t)
@@ -126,7 +125,7 @@ var groups = []struct {
 // inspector is what the tests themselves need: they wait until others wait.
 const inspector = "Inspector"
 
-// optional are the names that Options.Lacks may have.
+// optional are the possible names in Options.Lacks.
 var optional = []string{inspector, "PlainLocker", "Limiter", "Downgrader", "Follower", "Breaker", "Revoker", "Recorder"}
 
 func runAll(t *testing.T, lacks map[string]string, one func(t *testing.T, c test)) {

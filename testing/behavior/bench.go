@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the bench of a test: its pools, names, calls and waits.
+
 import (
 	"context"
 	"errors"
@@ -17,17 +19,17 @@ import (
 // patience is how long tests wait for what must happen.
 const patience = time.Minute
 
-// bench is one test's part of a service: names of its own, and pools.
+// bench is one test's part of a service: separate names, and pools.
 type bench struct {
 	testing.TB
 	ctx     context.Context // ends when the test has waited for too long
 	options Options
 	bubble  bool
 	prefix  string
-	looker  *lockpool.Pool // sees what the service shows to a process that has no part in it
+	looker  *lockpool.Pool // sees what the service shows to an outside process
 }
 
-// name returns a name that is the test's own.
+// name returns a name of this test only.
 func (b *bench) name(name string) string { return b.prefix + "/" + name }
 
 // timeout returns a context that ends after d.
@@ -37,7 +39,7 @@ func (b *bench) timeout(d time.Duration) context.Context {
 	return ctx
 }
 
-// pool returns a new pool, which is closed when the test ends.
+// pool returns a new pool, closed when the test ends.
 func (b *bench) pool(opts ...lockpool.Option) *lockpool.Pool {
 	b.Helper()
 	p := b.options.Open(b.TB, append([]lockpool.Option{silent}, opts...)...)
@@ -54,7 +56,7 @@ func (b *bench) pools(n int, opts ...lockpool.Option) (all []*lockpool.Pool) {
 	return all
 }
 
-// silent turns off warnings, which are not about the tests.
+// silent turns off warnings, because they are not about the tests.
 var silent = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 
 // atService makes all handles of a pool queue at the service.
@@ -109,7 +111,7 @@ func (b *bench) token(l *lockpool.Lock) int64 {
 	return token
 }
 
-// lockIn returns the lock that a context carries.
+// lockIn returns the lock in a context.
 func (b *bench) lockIn(ctx context.Context) *lockpool.Lock {
 	b.Helper()
 	l, ok := lockpool.LockFromContext(ctx)
@@ -156,7 +158,7 @@ func (b *bench) nodes(name string) (nodes []string) {
 	return nodes
 }
 
-// list returns the locks below a prefix that have a contender.
+// list returns the locks with a contender below a prefix.
 func (b *bench) list(prefix string) []string {
 	b.Helper()
 	names, err := b.looker.List(b.ctx, prefix)
@@ -229,8 +231,8 @@ func (b *bench) until(condition func() bool, what string, args ...any) {
 	}
 }
 
-// settle lets happen what must not: in a bubble everything that can without time, and
-// otherwise what takes no more than a moment.
+// settle gives forbidden events the chance to happen: in a bubble everything possible
+// without time, and otherwise a moment.
 func (b *bench) settle() {
 	if b.bubble {
 		synctest.Wait()
@@ -239,7 +241,7 @@ func (b *bench) settle() {
 	}
 }
 
-// took requires that not much more time than d has passed since began.
+// took requires not much more time than d since began.
 func (b *bench) took(d time.Duration, began time.Time) {
 	b.Helper()
 	late := 200 * time.Millisecond
@@ -263,10 +265,10 @@ func (b *bench) waiting(p *lockpool.Pool, n int) {
 	b.until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
 }
 
-// call is a call in a goroutine of its own.
+// call is a call in a separate goroutine.
 type call[T any] struct {
 	bench  *bench
-	done   chan struct{} // closed when it has returned
+	done   chan struct{} // closed after the return
 	cancel context.CancelFunc
 	got    T
 	err    error
@@ -287,7 +289,7 @@ func begin[T any](b *bench, f func(ctx context.Context) (T, error)) *call[T] {
 	return c
 }
 
-// do is begin for a call that returns only an error.
+// do is begin for a call returning only an error.
 func do(b *bench, f func(ctx context.Context) error) *call[struct{}] {
 	return begin(b, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 }
@@ -297,8 +299,8 @@ func (b *bench) startLock(by locker, name string, opts ...lockpool.LockOption) *
 	return begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.Lock(ctx, name, opts...) })
 }
 
-// enqueue begins to lock a name, and returns when the call is the nth contender that
-// another process sees.
+// enqueue begins to lock a name, and returns when another process sees the call as the nth
+// contender.
 func (b *bench) enqueue(by locker, name string, nth int, opts ...lockpool.LockOption) *call[*lockpool.Lock] {
 	b.Helper()
 	c := b.startLock(by, name, opts...)
@@ -311,21 +313,21 @@ func (b *bench) startAcquire(s *lockpool.Semaphore, n int) *call[*lockpool.Lock]
 	return begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, n) })
 }
 
-// returned waits until the call has returned, and returns its error.
+// returned waits until the call has returned, and returns the error.
 func (c *call[T]) returned() error {
 	c.bench.Helper()
 	c.bench.await(c.done, "the end of the call")
 	return c.err
 }
 
-// granted waits until the call has succeeded, and returns what it got.
+// granted waits until the call has succeeded, and returns the result.
 func (c *call[T]) granted() T {
 	c.bench.Helper()
 	require.NoError(c.bench, c.returned())
 	return c.got
 }
 
-// waits requires that the call has not returned.
+// waits requires the call not to have returned.
 func (c *call[T]) waits() {
 	c.bench.Helper()
 	c.bench.notYet(c.done, "the call has returned")

@@ -1,6 +1,6 @@
 package behavior
 
-// This file has the test that plants bugs in lockpool.
+// This file has the test of planted bugs in lockpool.
 
 import (
 	_ "embed"
@@ -19,8 +19,8 @@ var bugsText string
 
 var all = flag.Bool("all", false, "whether TestBugsAreFound plants all bugs, and not only the first two")
 
-// TestBugsAreFound plants bugs in lockpool, one at a time. The group of tests that a bug
-// names must fail, and every group has a bug.
+// TestBugsAreFound plants bugs in lockpool, one at a time. The group of tests named by a
+// bug must fail, and every group has a bug.
 func TestBugsAreFound(t *testing.T) {
 	bugs, err := plant.Parse(bugsText, "group")
 	require.NoError(t, err)

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of deadlocks.
+
 import (
 	"context"
 	"errors"
@@ -53,7 +55,7 @@ var (
 	withAll, permitsOf           = plays.WithAll, plays.Permits
 )
 
-// party is a handle that holds some locks and then waits for another one.
+// party is a handle with some locks, waiting for another one.
 type party struct {
 	*call[struct{}]
 	h *lockpool.Handle
@@ -91,8 +93,8 @@ func (b *bench) begins(p *party, get ask, name string) {
 	p.call = do(b, func(ctx context.Context) error { return get(ctx, p.h, name) })
 }
 
-// victims waits until each of the parties has got what it asked for or failed, which releases
-// what it has, and returns those that failed.
+// victims waits until each of the parties has got the asked lock or failed, and so released
+// its locks, and returns the failed parties.
 func (b *bench) victims(parties ...*party) (victims []*party) {
 	b.Helper()
 	for left := slices.Clone(parties); len(left) > 0; {
@@ -175,7 +177,7 @@ func deadlockWithoutAStatedLimit(b *bench) {
 	deadlockOfKinds(b, permitsOf(2, 0), permitsOf(1, 1))
 }
 
-// A reader that holds nothing anybody wants is no part of it, but the writer between two
+// A reader without contended locks is no part of the cycle, but the writer between two
 // readers is.
 func deadlockThroughAWaitingWriter(b *bench) {
 	p := b.pool()
@@ -197,27 +199,27 @@ func deadlockThroughAWaitingWriter(b *bench) {
 }
 
 func noDeadlockWithoutACycle(b *bench) {
-	// Two readers wait for a lock that somebody else can release.
+	// Two readers wait for a lock held by a third handle, able to release the lock.
 	readers, x, y := b.parties(2), b.name("x"), b.name("y")
 	third := b.lock(b.pool(), y)
 	for _, p := range readers {
 		b.holds(p, toRead, x)
 		b.asks(p, exclusively, y)
 	}
-	// A permit can come from somebody else.
+	// A permit can come from a third handle.
 	parties, s, z := b.parties(2), b.name("s"), b.name("z")
 	b.holds(parties[0], permitsOf(1, 2), s)
 	permit := b.acquire(b.pool().Semaphore(s, 2), 1)
 	b.holds(parties[1], exclusively, z)
 	b.asks(parties[1], permitsOf(1, 2), s)
 	b.asks(parties[0], exclusively, z)
-	time.Sleep(2 * looks) // in which they have looked
+	time.Sleep(2 * looks) // time for a look
 	b.unlock(third)
 	b.unlock(permit)
 	require.Empty(b, b.victims(append(readers, parties...)...))
 }
 
-// What another goroutine unlocks while its handle waits breaks the cycle.
+// An Unlock by another goroutine during the handle's wait breaks the cycle.
 func holdThatEndsBreaksTheCycle(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]
@@ -229,7 +231,7 @@ func holdThatEndsBreaksTheCycle(b *bench) {
 	require.Empty(b, b.victims(two, one))
 }
 
-// The victim keeps what it holds, and may ask again.
+// The victim keeps its locks, and may ask again.
 func victimDecidesItself(b *bench) {
 	parties := b.parties(2)
 	one, two := parties[0], parties[1]
@@ -249,7 +251,7 @@ func deadlockCheckOff(b *bench) {
 	one, two := parties[0], parties[1]
 	x, _ := b.faces(parties, exclusively, exclusively, "x", "y")
 	b.asks(two, exclusively, x)
-	time.Sleep(2 * looks) // in which they would have looked
+	time.Sleep(2 * looks) // time for a look
 	one.waits()
 	two.waits()
 	b.close(one.h)
@@ -291,7 +293,7 @@ func deadlockCheckLater(b *bench) {
 	require.GreaterOrEqual(b, time.Since(began), 2*looks)
 }
 
-// Two cycles that share nothing have a victim each.
+// Two separate cycles have a victim each.
 func severalDeadlocks(b *bench) {
 	parties := b.parties(4)
 	b.pair("x", "y", parties[:2]...)
@@ -299,7 +301,7 @@ func severalDeadlocks(b *bench) {
 	require.ElementsMatch(b, []*party{parties[1], parties[3]}, b.victims(parties...))
 }
 
-// Nobody asks when a limit is set.
+// No call asks when a limit is set.
 func deadlockThatALimitCloses(b *bench) {
 	parties, s, x := b.parties(2), b.name("s"), b.name("x")
 	one, two := parties[0], parties[1]
@@ -319,8 +321,8 @@ func deadlockThatALimitCloses(b *bench) {
 	b.close(two.h)
 }
 
-// mixed are cycles of n parties, each of which holds a lock of some kind and asks for that of
-// the next one.
+// mixed are cycles of n parties, each holding a lock of some kind and asking for the next
+// party's lock.
 func mixed(n int) (kinds [][]ask) {
 	all := []ask{plainly, permitsOf(2, 3), withAll, exclusively}
 	for first := range all {
@@ -333,7 +335,7 @@ func mixed(n int) (kinds [][]ask) {
 	return kinds
 }
 
-// cycle lets parties close a cycle, and returns those that a deadlock has ended.
+// cycle lets parties close a cycle, and returns the parties ended by a deadlock.
 func (b *bench) cycle(name string, kinds []ask, parties []*party) []*party {
 	n := len(parties)
 	lock := func(i int) string { return b.name(fmt.Sprintf("%s-%d", name, i%n)) }
@@ -347,7 +349,7 @@ func (b *bench) cycle(name string, kinds []ask, parties []*party) []*party {
 	return b.victims(parties...)
 }
 
-// Whatever the kinds, the call that asked last fails.
+// The call that asked last fails, for all kinds.
 func deadlockOfMixedKinds(b *bench) {
 	for n := 3; n <= 5; n++ {
 		for i, kinds := range mixed(n) {
@@ -364,8 +366,8 @@ func deadlockOfMixedKindsInOnePool(b *bench) {
 	}
 }
 
-// A cycle may close without a new call: when it is the turn of a wait for permits. The victim
-// is nevertheless the one that has asked last.
+// A cycle may close without a new call: at the turn of a wait for permits. The victim is
+// nevertheless the last call to ask.
 func deadlockThatAGuardClosesLate(b *bench) {
 	parties, s, x := b.parties(3), b.name("s"), b.name("x")
 	one, two, visitor := parties[0], parties[1], parties[2]
@@ -377,12 +379,13 @@ func deadlockThatAGuardClosesLate(b *bench) {
 	b.asks(two, permitsOf(3, 3), s)
 	b.queued(s, 4)
 	b.asks(one, exclusively, x)
-	time.Sleep(2 * looks) // in which they have looked
+	time.Sleep(2 * looks) // time for a look
 	b.unlock(others)
 	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
 }
 
-// The wait whose turn it is may hold nothing. Then the victim is one that had asked long before.
+// The wait with the turn may hold nothing. Then the victim is a call that asked long
+// before.
 func deadlockThatAnotherGuardClosesLate(b *bench) {
 	parties, s, x := b.parties(4), b.name("s"), b.name("x")
 	one, two, first, second := parties[0], parties[1], parties[2], parties[3]
@@ -396,19 +399,19 @@ func deadlockThatAnotherGuardClosesLate(b *bench) {
 	b.asks(two, permitsOf(1, 3), s)
 	b.queued(s, 5)
 	b.asks(one, exclusively, x)
-	time.Sleep(2 * looks) // in which they have looked
+	time.Sleep(2 * looks) // time for a look
 	b.unlock(others)
 	require.Equal(b, []*party{one}, b.victims(parties...))
 }
 
-// A victim that tries again is older than who asked after its first try, with a handle of its
-// own and, by the goroutine, without.
+// A victim trying again is older than callers that asked after the first try, with a handle
+// of its own and, by the goroutine, without.
 func victimKeepsItsAge(b *bench) {
 	parties := b.parties(2)
 	one, two := parties[0], parties[1]
 	x, y := b.faces(parties, exclusively, exclusively, "x", "y")
 	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
-	again, err := two.h.Lock(b.ctx, y) // it held that
+	again, err := two.h.Lock(b.ctx, y) // y was held before
 	require.NoError(b, err)
 	b.unlock(again)
 	b.close(one.h)
@@ -431,7 +434,7 @@ func nobodyStarves(b *bench) {
 		for began := time.Now(); time.Since(began) < 6*looks; {
 			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
 			err := pools[i].Do(b.ctx, lock(i), func(ctx context.Context) error {
-				time.Sleep(50 * time.Millisecond) // so that all have the first of their locks
+				time.Sleep(50 * time.Millisecond) // until all have the first of their locks
 				return pools[i].Do(ctx, lock(i+1), nothing)
 			})
 			switch {
@@ -454,8 +457,8 @@ func nobodyStarves(b *bench) {
 	}
 }
 
-// LockAll asks for all its locks when it asks for the first, however long it waits for that, so
-// a call that asks meanwhile is the victim.
+// LockAll asks for all locks at the time of the first, even after a long wait for the
+// first, so a call asking meanwhile is the victim.
 func lockAllAsksOnce(b *bench) {
 	x, first := b.name("x"), b.name("first")
 	lockAllWaitsTwice(b, x, x)
@@ -481,14 +484,15 @@ func lockAllWaitsTwice(b *bench, with, wanted string, opts ...lockpool.LockOptio
 		_, err := h.LockAll(ctx, []string{first, second}, opts...)
 		return err
 	}, "")
-	time.Sleep(looks / 10) // a wait for a plain lock is shown a moment after it has begun
+	time.Sleep(looks / 10) // a wait for a plain lock is shown a moment after the beginning
 	b.asks(last, exclusively, wanted)
 	b.close(other.h)
 	require.Equal(b, []*party{last}, b.victims(all, last))
 }
 
-// A wait keeps its place when another goroutine ends a hold of its handle whose node stays:
-// because a reader shares it, the lock rests, is passed on in memory, or is downgraded.
+// A wait keeps its place when another goroutine ends a hold of the same handle whose node
+// stays: because a reader shares the node, or the lock rests, is passed on in memory, or is
+// downgraded.
 func waitKeepsItsPlace(b *bench) {
 	p, others := b.pool(), b.pool()
 	for name, end := range map[string]func(h *lockpool.Handle, name string) func(){
@@ -533,8 +537,8 @@ func waitKeepsItsPlace(b *bench) {
 	b.until(func() bool { return p.Stats().Resting == 0 }, "nothing rests")
 }
 
-// What another goroutine unlocks breaks the cycle, also if its node stays, because others of
-// the pool share it.
+// An Unlock by another goroutine breaks the cycle, also if the node stays because others of
+// the pool share the node.
 func holdThatOthersShareEnds(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]
@@ -545,13 +549,13 @@ func holdThatOthersShareEnds(b *bench) {
 	b.asks(one, exclusively, y)
 	b.unlock(held)
 	b.begins(two, exclusively, x)
-	time.Sleep(2 * looks) // in which they have looked
+	time.Sleep(2 * looks) // time for a look
 	two.waits()
 	b.unlock(stays)
 	require.Empty(b, b.victims(two, one))
 }
 
-// A cycle is found through a node that was named before it was replaced.
+// A cycle is found through a node named before its replacement.
 func deadlockThroughADowngrade(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]

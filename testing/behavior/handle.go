@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of handles and of holders in contexts.
+
 import (
 	"context"
 	"errors"
@@ -77,7 +79,7 @@ func contextOnAnotherGoroutine(b *bench) {
 	outer := b.lock(p, a)
 	ctx := context.WithoutCancel(outer.Context(b.ctx))
 	w := begin(b, func(context.Context) (*lockpool.Lock, error) { return p.Lock(ctx, a) })
-	b.queued(a, 2) // it waits like any other holder
+	b.queued(a, 2) // waits like any other holder
 	require.Equal(b, 1, outer.Depth())
 	b.unlock(outer)
 	b.unlock(w.granted())
@@ -96,7 +98,7 @@ func contextOfAReleasedLock(b *bench) {
 	b.unlock(l)
 }
 
-// A lock taken through a context outlives the lock that the context came from.
+// A lock taken through a context outlives the lock of the context.
 func innerLockOutlivesTheOuter(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	outer := b.lock(p, a)
@@ -132,13 +134,13 @@ func secondUnlockChangesNothing(b *bench) {
 	b.close(h)
 }
 
-// A holder found in a context may unlock everything while it waits for another lock.
+// A holder found in a context may unlock everything while waiting for another lock.
 func holderInAContextUnlocksWhileItWaits(b *bench) {
 	p, others, a, c := b.pool(), b.pool(), b.name("a"), b.name("c")
 	held, l := b.lock(others, c), b.lock(p, a)
 	ctx := context.WithoutCancel(l.Context(b.ctx))
 	unlocks := do(b, func(ctx context.Context) error {
-		for p.Stats().Waiting == 0 { // the lock is held until this goroutine unlocks it
+		for p.Stats().Waiting == 0 { // the lock is held until unlocked by this goroutine
 			time.Sleep(time.Millisecond)
 		}
 		return errors.Join(l.Unlock(ctx), held.Unlock(ctx))
@@ -170,7 +172,7 @@ func handleDo(b *bench) {
 	held := b.lock(b.pool(), c)
 	require.ErrorIs(b, h.Do(b.ctx, c, nothing, lockpool.WaitAtMost(0)), lockpool.ErrLocked)
 	b.unlock(held)
-	b.close(h) // which unlocks a
+	b.close(h) // unlocks a
 	require.ErrorIs(b, h.Do(b.ctx, a, nothing), lockpool.ErrHandleClosed)
 	b.isFree(a)
 }
@@ -297,7 +299,7 @@ func waitForAHandle(b *bench) {
 	w := do(b, func(ctx context.Context) error { return p.Do(ctx, a, nothing) })
 	began := p.Stats()
 	b.settle()
-	time.Sleep(time.Millisecond) // which counts
+	time.Sleep(time.Millisecond) // the millisecond counts
 	b.close(h)
 	require.NoError(b, w.returned())
 	require.Greater(b, p.Stats().WaitCount, began.WaitCount)

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of Once and of elections.
+
 import (
 	"context"
 	"errors"
@@ -37,10 +39,10 @@ var onceTests = []test{
 	{"OldRecords", oldRecordsAreRemoved, recorder},
 }
 
-// lockOfRun returns the name of the lock of a run, as the documentation of Once says it.
+// lockOfRun returns the name of the lock of a run, as documented for Once.
 func lockOfRun(name, key string) string { return name + "/" + lockpool.Escape("run:"+key) }
 
-// ran returns a function for Once that counts its calls.
+// ran returns a function for Once, counting its calls.
 func ran(n *int) func(context.Context) error {
 	return func(context.Context) error { *n++; return nil }
 }
@@ -51,7 +53,7 @@ func (b *bench) never(context.Context) error {
 	return nil
 }
 
-// isDone requires that err says that a run for the key has finished.
+// isDone requires err to say that a run for the key has finished.
 func (b *bench) isDone(err error, name, key string) *lockpool.DoneError {
 	b.Helper()
 	require.ErrorIs(b, err, lockpool.ErrDone)
@@ -99,7 +101,7 @@ func onceRunsOnce(b *bench) {
 	require.Less(b, runs[0].Token, runs[1].Token)
 	require.Empty(b, b.list(b.prefix), "records are no locks")
 	held := b.lock(others, lockOfRun(a, "monday"))
-	b.isDone(p.Once(b.ctx, a, "monday", b.never), a, "monday") // it does not wait
+	b.isDone(p.Once(b.ctx, a, "monday", b.never), a, "monday") // without waiting
 	b.unlock(held)
 }
 
@@ -147,7 +149,7 @@ func keysDoNotWaitForEachOther(b *bench) {
 	require.Empty(b, b.list(b.prefix))
 }
 
-// Keys exclude each other if the caller holds a lock, for which the name itself will do.
+// Keys exclude each other if the caller holds a lock, such as the lock of the name itself.
 func keysUnderALock(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	var inside atomic.Int32
@@ -165,7 +167,7 @@ func keysUnderALock(b *bench) {
 	require.Len(b, b.finished(a), 6)
 }
 
-// Those who wait for the lock when a run finishes do not run.
+// Waiters for the lock when a run finishes do not run.
 func onceTellsItsWaiters(b *bench) {
 	p, others, a := b.pool(), b.pool(), b.name("a")
 	inside, finish := make(chan struct{}), make(chan struct{})
@@ -281,7 +283,7 @@ func runIsRecordedAfterItsContext(b *bench) {
 	b.isDone(p.Once(b.ctx, a, "1", b.never), a, "1")
 }
 
-// A holder enters its lock with Once, which does not give it back.
+// A holder enters a lock with Once, and Once does not give the lock back.
 func onceUnderItsOwnLock(b *bench) {
 	for _, turns := range []int{0, 1000} {
 		p, a, n := b.pool(lockpool.WithLocalTurns(turns)), b.name(fmt.Sprint("a", turns)), 0
@@ -310,7 +312,7 @@ func onceUnderItsOwnLock(b *bench) {
 	}
 }
 
-// A run that calls Once for its own key finds the inner run's record.
+// A run calling Once for the same key finds the inner run's record.
 func onceWithinItself(b *bench) {
 	p, a, n := b.pool(), b.name("a"), 0
 	err := p.Once(b.ctx, a, "1", func(ctx context.Context) error { return p.Once(ctx, a, "1", ran(&n)) })
@@ -332,7 +334,7 @@ func onceUnderALostLock(b *bench) {
 	require.Equal(b, 1, n)
 }
 
-// Any text is a key, and every name that a lock can have is a name.
+// Any text is a key, and every name of a lock is a name.
 func keysAndNamesOfRuns(b *bench) {
 	p := b.pool()
 	keys := []string{"1", "a/b", "a%2Fb", ".", "..", "日本\x00\xff", "2026-11-22T18:00:00Z", " ", "~", "lock-0000000001", "zookeeper", ".done"}
@@ -388,7 +390,7 @@ func forgetRuns(b *bench) {
 	require.NoError(b, p.Once(b.ctx, a, "9", ran(&n)))
 }
 
-// Records are removed when their time is over, by later runs of whatever name, and no earlier.
+// Records are removed when their time is over, by later runs of any name, and no earlier.
 func oldRecordsAreRemoved(b *bench) {
 	if !b.bubble {
 		b.Skip("it would take long outside of a bubble")
@@ -398,7 +400,7 @@ func oldRecordsAreRemoved(b *bench) {
 	b.ctx = b.timeout(2 * time.Hour)
 	require.NoError(b, p.Once(b.ctx, a, "long", ran(&n), lockpool.KeepDone(time.Hour)))
 	for i := range 40 {
-		own := b.name(fmt.Sprint("once/", i)) // a name that is not used again
+		own := b.name(fmt.Sprint("once/", i)) // a name not used again
 		require.NoError(b, p.Once(b.ctx, own, "x", ran(&n), lockpool.KeepDone(keep)))
 		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(i), ran(&n), lockpool.KeepDone(keep)))
 		runs := b.finished(a)
@@ -434,10 +436,10 @@ var electTests = []test{
 // candidate is a call of Elect.
 type candidate struct {
 	*call[struct{}]
-	terms chan *term // each is received when it begins
+	terms chan *term // each is received at its beginning
 }
 
-// term is one call of lead, which returns what it is told.
+// term is one call of lead; lead returns as told.
 type term struct {
 	ctx context.Context
 	end chan error
@@ -516,7 +518,7 @@ func leaderThatFailsMakesWay(b *bench) {
 	require.NoError(b, first.returned())
 }
 
-// However lead returns after a loss, it has not resigned.
+// After a loss, no return of lead is a resignation.
 func electStandsAgainAfterALoss(b *bench) {
 	lose := []func(name string){b.breakHolder}
 	if b.options.Expire != nil {
@@ -557,7 +559,7 @@ func electStandsAgainAfterALoss(b *bench) {
 	require.ErrorIs(b, c.err, context.Canceled)
 }
 
-// A leader or a candidate that is asked for the lock stands again at once, at the end.
+// A leader or a candidate asked for the lock stands again at once, at the end.
 func revokedLeaderQueuesAgain(b *bench) {
 	for _, returns := range []error{nil, context.Canceled} {
 		a := b.name("a")
@@ -614,8 +616,9 @@ func electEndsWithItsContext(b *bench) {
 	b.took(0, began)
 }
 
-// A candidate whose context ends while it waits says who leads, as every other call says who
-// holds the lock; and it has not acquired the lock only if it has not led in a term before.
+// A candidate whose context ends during the wait says who leads, as every other call says
+// who holds the lock; and the error says "not acquired" only if the candidate has not led
+// in a term before.
 func errorOfElectNamesTheLeader(b *bench) {
 	for _, led := range []bool{false, true} {
 		a, p, others := b.name(fmt.Sprint(led)), b.pool(), b.named("night shift")
@@ -711,7 +714,7 @@ func electWithPlainLocks(b *bench) {
 	require.NoError(b, second.returned())
 }
 
-// Of many candidates one leads at a time, whatever ends its term.
+// Of many candidates one leads at a time, whichever way a term ends.
 func oneLeads(b *bench) {
 	pools, a := b.pools(3), b.name("a")
 	var leading atomic.Int32
@@ -771,7 +774,7 @@ func (b *bench) observe(p *lockpool.Pool, name string) *observer {
 	return o
 }
 
-// sees requires that the next state is the given one.
+// sees requires the next state to be the given one.
 func (o *observer) sees(state string) {
 	o.bench.Helper()
 	select {
@@ -903,8 +906,8 @@ func observeEachKind(b *bench) {
 	o.comesToSee("")
 }
 
-// An observer is told that the service is silent, though nothing changes and no session is
-// lost, and what is true when it is not any longer.
+// An observer is told of the silence of the service, though nothing changes and no session
+// is lost, and of the state after the silence.
 func observerIsToldOfSilence(b *bench) {
 	if b.options.Pause == nil {
 		b.Skip("it needs Options.Pause")
@@ -963,7 +966,7 @@ func observeEnds(b *bench) {
 	require.NoError(b, down.returned())
 }
 
-// However often the lock changes hands, each observer sees its last state.
+// Each observer sees the last state of the lock, after any number of changes.
 func observersAgree(b *bench) {
 	a := b.name("a")
 	observers := []*observer{b.observe(b.pool(), a), b.observe(b.pool(), a)}

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of readers, writers and semaphores.
+
 import (
 	"context"
 	"errors"
@@ -232,8 +234,7 @@ func semaphoreGrantsUpToItsLimit(b *bench) {
 	require.ErrorIs(b, held[2].Unlock(b.ctx), lockpool.ErrNotHeld)
 }
 
-// No more permits are held than the limit that any of the holders
-// states.
+// No more permits are held than the limit stated by any of the holders.
 func semaphoreNeverExceedsItsLimit(b *bench) {
 	type holding struct{ n, limit int }
 	var mu sync.Mutex
@@ -257,7 +258,7 @@ func semaphoreNeverExceedsItsLimit(b *bench) {
 			own := &holding{limit: 2 + (i+turn)%4}
 			own.n = 1 + (i*turn)%own.limit
 			ctx, cancel := context.WithCancel(b.ctx)
-			if turn%4 == 3 { // it gives up, or is just in time
+			if turn%4 == 3 { // gives up, or is just in time
 				ctx, cancel = context.WithTimeout(b.ctx, time.Duration(i)*time.Millisecond)
 			}
 			permits, err := pools[i%4].Semaphore(s, own.limit).Acquire(ctx, own.n)
@@ -309,7 +310,7 @@ func permitsAreReentrant(b *bench) {
 	require.ErrorIs(b, err, lockpool.ErrUpgrade)
 	_, err = p.Lock(ctx, s)
 	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
-	own := b.acquire(sem, 1) // its context carries no holder
+	own := b.acquire(sem, 1) // the context carries no holder
 	_, err = sem.Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 	b.unlock(own)
@@ -392,8 +393,8 @@ func invalidAcquireIsRefused(b *bench) {
 	require.ErrorContains(b, p.Semaphore(s, 1).Do(b.ctx, 1, nil), "function is nil")
 }
 
-// Different limits are no error: the smallest that a holder states counts while
-// it holds its permits.
+// Different limits are no error: the smallest limit stated by a holder counts while the
+// permits are held.
 func smallestStatedLimitCounts(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	full := func(sem *lockpool.Semaphore, n int) {
@@ -414,8 +415,8 @@ func smallestStatedLimitCounts(b *bench) {
 	full(three, 1) // three permits are held
 	full(five, 3)
 
-	// It lowers the limit: a caller that states 2 waits until 2 suffice, and then its limit
-	// counts for the others.
+	// A deployment lowers the limit: a caller stating 2 waits until 2 suffice, and then
+	// this limit counts for the others.
 	lower := b.startAcquire(two, 1)
 	b.queued(s, 3)
 	b.unlock(more)
@@ -430,7 +431,7 @@ func smallestStatedLimitCounts(b *bench) {
 	b.unlock(last)
 }
 
-// A caller that asks for more than the holders state waits for them, and is in nobody's way.
+// A caller asking for more than the holders state waits for them, out of the way of others.
 func acquireBeyondAStatedLimit(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	first, second := b.acquire(others.Semaphore(s, 3), 1), b.acquire(others.Semaphore(s, 2), 1)
@@ -520,20 +521,20 @@ func setLimitCountsBesideStatedLimits(b *bench) {
 	full(stated, 1)
 	b.unlock(held)
 
-	// It also counts for a caller that waits with a limit of its own.
+	// The limit also counts for a waiting caller with another limit.
 	held = b.acquire(stated, 2)
 	w := b.startAcquire(stated, 1)
 	b.queued(s, 2)
 	require.NoError(b, set.SetLimit(b.ctx, 0))
 	b.unlock(held)
-	b.queued(s, 0) // it waits without a place in the queue
+	b.queued(s, 0) // waits without a place in the queue
 	w.waits()
 	require.NoError(b, set.SetLimit(b.ctx, 1))
 	b.unlock(w.granted())
 }
 
-// A caller that asks for more permits than the limit allows waits for a higher limit first, and
-// then for its turn.
+// A caller asking for more permits than the limit waits for a higher limit first, and then
+// for a turn.
 func acquireBeyondTheLimitBlocksNoOthers(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	sem, same := p.Semaphore(s, 0), others.Semaphore(s, 0)
@@ -699,7 +700,7 @@ func kindsExcludeEachOther(b *bench) {
 	type take = func(p *lockpool.Pool) (release func(context.Context) error, err error)
 	kinds := []struct {
 		take take
-		says string // of it
+		says string // of the error
 	}{
 		{func(p *lockpool.Pool) (func(context.Context) error, error) {
 			l, err := p.TryLock(b.ctx, s)

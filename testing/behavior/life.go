@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of closing, shutting down and losing sessions.
+
 import (
 	"context"
 	"errors"
@@ -25,8 +27,8 @@ var closeTests = []test{
 	{"ShutdownGrantsNothingAfterTheLastLock", shutdownGrantsNothingAfterTheLastLock, nil},
 }
 
-// All kinds of calls end, and nothing of their pools runs afterwards. (Goroutines are counted
-// when the test has ended; in a bubble, those of each test are.)
+// All kinds of calls end, and nothing of their pools runs afterwards. (Goroutines are
+// counted when the test has ended; in a bubble, for each test.)
 func closeLeavesNoGoroutine(b *bench) {
 	pools, a := b.pools(3), b.name("a")
 	held := b.lock(pools[0], a, lockpool.Revocable())
@@ -272,8 +274,8 @@ var lossTests = []test{
 	{"InTheMiddleOfLocalTurns", lossInTheMiddleOfLocalTurns, []string{"Breaker"}},
 }
 
-// What is held on a session that has ended is lost: contexts end, entering again is refused,
-// and so does Unlock say.
+// Locks held on an ended session are lost: contexts end, entering again is refused, and
+// Unlock says so.
 func expiredSessionLosesItsLocks(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
@@ -373,7 +375,7 @@ func releaseFindsTheLoss(b *bench) {
 }
 
 // Do does not return nil if another holder was granted the lock while the function ran,
-// whatever becomes of the node afterward.
+// regardless of the node's fate afterward.
 func brokenUnderDo(b *bench) {
 	for what, c := range map[string]struct {
 		turn   int // of the pool's, before the function runs
@@ -425,11 +427,11 @@ func brokenUnderDo(b *bench) {
 	}
 }
 
-// A lock that is lost keeps neither a handle nor Shutdown, though the holder never unlocks it.
+// A lost lock keeps neither a handle nor Shutdown, though never unlocked.
 func lostLockNeedsNoUnlock(b *bench) {
 	p, a := b.pool(lockpool.WithMaxHandles(1)), b.name("a")
 	l := b.lock(p, a)
-	b.token(l) // so that the loss is noticed
+	b.token(l) // to notice the loss
 	b.breakHolder(a)
 	b.isLost(l)
 	b.until(func() bool { s := p.Stats(); return s.Held == 0 && s.InUse == 0 }, "the handle is free")
@@ -438,7 +440,7 @@ func lostLockNeedsNoUnlock(b *bench) {
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 }
 
-// The holder of the moment loses the lock; those who wait in memory queue again.
+// The holder of the moment loses the lock; the waiters in memory queue again.
 func lossInTheMiddleOfLocalTurns(b *bench) {
 	b.turnIsLost("broken", b.breakHolder)
 	if b.options.Expire != nil {
@@ -446,7 +448,8 @@ func lossInTheMiddleOfLocalTurns(b *bench) {
 	}
 }
 
-// turnIsLost lets the holder of a lock that is passed on lose the lock. The waiters queue again.
+// turnIsLost lets the holder of a lock passed on in memory lose the lock. The waiters queue
+// again.
 func (b *bench) turnIsLost(name string, lose func(name string)) {
 	b.Helper()
 	p, a := b.pool(), b.name(name)
@@ -468,7 +471,7 @@ func (b *bench) turnIsLost(name string, lose func(name string)) {
 	b.unlock(waiters[2].granted())
 }
 
-// A release that a silent service does not confirm is not nil: others may have broken the lock,
+// A release not confirmed by a silent service is not nil: others may have broken the lock,
 // and the news has not come.
 func silenceConfirmsNoRelease(b *bench) {
 	if b.options.Pause == nil {

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of a lock: queue, tries, contexts and errors.
+
 import (
 	"context"
 	"errors"
@@ -56,9 +58,8 @@ func grantsFollowTheQueue(b *bench) {
 	b.unlock(holder)
 }
 
-// Of many goroutines in several pools, one holds the lock at a time: what they
-// count is right, and tokens grow. The race detector sees that each holder happens before
-// the next.
+// Of many goroutines in several pools, one holds the lock at a time: their count is right,
+// and tokens grow. The race detector sees each holder happen before the next.
 func manyCount(b *bench) {
 	for name, turns := range map[string]int{"local turns": 1000, "few": 3, "at service": 0} {
 		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
@@ -135,7 +136,7 @@ func tokensGrow(b *bench) {
 	l = w.granted()
 	grows(l)
 	b.unlock(l)
-	for i := range 20 { // also without waiters, and when nobody has held it in between
+	for i := range 20 { // also without waiters, and without holders in between
 		l = b.lock([]*lockpool.Pool{p, others}[i/3%2], a)
 		if i%4 == 0 {
 			grows(l)
@@ -225,12 +226,12 @@ func lockFromContext(b *bench) {
 	require.Equal(b, b.name("e"), name(all.Context(b.ctx)), "the last of several locks")
 	require.NoError(b, all.Unlock(b.ctx))
 
-	// It is no new entry.
+	// Finding the lock is no new entry.
 	found := b.lockIn(ctx)
 	require.Equal(b, 1, found.Depth())
 	require.Equal(b, b.token(outer), b.token(found))
 
-	// The holder in a context counts only on its goroutine, its lock on all.
+	// The holder in a context counts only on one goroutine, the lock on all.
 	b.together(1, func(int) error {
 		l, ok := lockpool.LockFromContext(ctx)
 		if !ok {
@@ -288,8 +289,8 @@ func (c looking) Err() error {
 	return c.Context.Err()
 }
 
-// The methods of a context may use the handle that calls them: it does not call them while it
-// keeps others out.
+// The methods of a context may use the handle calling them: the handle does not call them
+// while keeping others out.
 func contextUsesTheHandle(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	h := b.handle(p)
@@ -311,7 +312,7 @@ func contextUsesTheHandle(b *bench) {
 	b.unlock(rival)
 }
 
-// The contexts of an entry end when that entry is unlocked, and no others do.
+// The contexts of an entry end when the entry is unlocked, and no others do.
 func contextEndsWithItsEntry(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
@@ -341,7 +342,7 @@ func (p parent) Value(key any) any           { p.call(); return p.Context.Value(
 func (p parent) Err() error                  { p.call(); return p.Context.Err() }
 func (p parent) Deadline() (time.Time, bool) { p.call(); return p.Context.Deadline() }
 
-// The context of a writer has ended before readers share the lock with that holder.
+// The context of a writer has ended before readers share the lock with the holder.
 func contextEndsBeforeOthersShare(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
@@ -368,8 +369,8 @@ func contextEndsBeforeOthersShare(b *bench) {
 	b.close(h)
 }
 
-// A context that has ended with a lock says which lock that was, and not that another pool or
-// handle is closed.
+// A context ended with a lock names the lock, and does not say that another pool or handle
+// is closed.
 func contextOfAnotherLock(b *bench) {
 	p, other, a := b.pool(), b.pool(), b.name("a")
 	h := b.handle(other)
@@ -401,8 +402,8 @@ func contextOfAnotherLock(b *bench) {
 	b.close(mine)
 }
 
-// Whatever ended the wait for a lock that another holder has, the error says so, and that the
-// function was not called.
+// The error says what ended the wait for another holder's lock, and that the function was
+// not called.
 func errorsSayWhetherTheLockWasBusy(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
@@ -470,8 +471,8 @@ func errorsOfTheFunctionAreApart(b *bench) {
 	require.NotErrorIs(b, p.Do(b.timeout(0), a, nothing), lockpool.ErrLocked)
 }
 
-// A call whose context ends while no server answers says that; but if the function was called, its
-// error is the function's.
+// A call whose context ends while no server answers says so; but if the function was
+// called, the error is the function's.
 func errorsSayThatTheServiceIsSilent(b *bench) {
 	if b.options.Pause == nil {
 		b.Skip("it needs Options.Pause")
@@ -622,7 +623,7 @@ func errorCarriesTheCause(b *bench) {
 	b.unlock(holder)
 }
 
-// The context of Unlock bounds its wait, never whether the release happens.
+// The context of Unlock bounds the wait, never whether the release happens.
 func unlockWithAnEndedContext(b *bench) {
 	p, a := b.pool(), b.name("a")
 	l := b.lock(p, a)
@@ -637,7 +638,7 @@ func unlockWithAnEndedContext(b *bench) {
 	b.unlock(w.granted())
 }
 
-// The natural call passes Unlock a context that Unlock itself ends.
+// The natural call passes Unlock a context ended by Unlock itself.
 func unlockWithTheLocksContext(b *bench) {
 	p, a := b.pool(), b.name("a")
 	l := b.lock(p, a)

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of looking: Queue, List, Waits, Break and Revoke.
+
 import (
 	"context"
 	"fmt"
@@ -61,7 +63,7 @@ func queueOfPermits(b *bench) {
 	p, others, s := b.pool(lockpool.WithOwner("billing")), b.pool(lockpool.WithOwner("other")), b.name("s")
 	first, second := b.acquire(p.Semaphore(s, 4), 1), b.acquire(others.Semaphore(s, 4), 2)
 	w := b.startAcquire(p.Semaphore(s, 4), 2)
-	b.until(func() bool { // it says how many when it is the first to wait
+	b.until(func() bool { // the first waiter says how many
 		q := b.contenders(s)
 		return len(q) == 3 && q[2].Permits == 2
 	}, "it waits")
@@ -70,7 +72,7 @@ func queueOfPermits(b *bench) {
 	var got []string
 	for i, c := range b.contenders(s) {
 		if i == 3 && c.Permits == 0 {
-			c.Permits = 1 // it need not say
+			c.Permits = 1 // need not say
 		}
 		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
 	}
@@ -98,7 +100,7 @@ func queueShowsLocalWaiters(b *bench) {
 	for i, c := range q.Contenders {
 		require.Equal(b, i == 0, c.Holds)
 		require.Equal(b, []any{"mutex", "billing"}, []any{c.Kind, c.Owner})
-		if b.bubble { // where it has taken no time
+		if b.bubble { // without passing of time
 			require.Equal(b, i > 0, c.Local)
 			require.WithinDuration(b, time.Now(), c.Asked, time.Minute)
 		}
@@ -147,7 +149,7 @@ func listFindsLocks(b *bench) {
 	}
 }
 
-// A pool whose handles all wait can break the lock that they wait for.
+// A pool whose handles all wait can break the awaited lock.
 func lookingTakesNoHandle(b *bench) {
 	p, a := b.pool(atService, lockpool.WithMaxHandles(2)), b.name("a")
 	stuck := b.lock(b.pool(), a)
@@ -168,7 +170,7 @@ func lookingTakesNoHandle(b *bench) {
 	}
 }
 
-// gathering is several parties, each a handle of a pool of its own, which do not look for
+// gathering is several parties, each a handle of a separate pool, not looking for
 // deadlocks.
 type gathering struct {
 	*bench
@@ -182,14 +184,14 @@ func (g *gathering) party(name string) *lockpool.Handle {
 	return g.names[name]
 }
 
-// waits lets a party wait for a lock, until the test ends, as its nth contender.
+// waits lets a party wait for a lock, until the test ends, as the nth contender.
 func (g *gathering) waits(party, lock string, nth int, opts ...lockpool.LockOption) {
 	g.Helper()
 	g.enqueue(g.party(party), g.name(lock), nth, opts...)
 }
 
-// lines returns a line for each party: who it is, what it holds, and whom it waits for. Those
-// in a deadlock are marked.
+// lines returns a line for each party: its name, its locks, and the awaited parties.
+// Parties in a deadlock are marked.
 func (g *gathering) lines() (lines []string) {
 	g.Helper()
 	graph, err := g.looker.Waits(g.ctx, g.prefix)
@@ -371,7 +373,7 @@ func revocableWaiterGivesUp(b *bench) {
 	b.notYet(l.Revoked(), "a revocation of the holder")
 	b.unlock(l)
 	got := third.granted()
-	b.await(got.Revoked(), "the revocation") // while it waited
+	b.await(got.Revoked(), "the revocation") // during the wait
 	b.unlock(got)
 }
 
@@ -405,7 +407,7 @@ func revocationEndsLocalTurns(b *bench) {
 	b.unlock(first)
 	l := w1.granted()
 	var rival *call[*lockpool.Lock]
-	if b.bubble { // where the pool has not queued for its next waiter yet
+	if b.bubble { // the pool has not queued for the next waiter yet
 		rival = b.enqueue(others, a, 2)
 	}
 	ctx := l.Context(b.ctx)
@@ -498,7 +500,7 @@ func permitsAndPlainLocksAreRevoked(b *bench) {
 	}
 }
 
-// downgraded returns a lock that became shared, and the name that its node had before.
+// downgraded returns a lock that became shared, and the former name of the node.
 func (b *bench) downgraded(by locker, name string) (reader *lockpool.Lock, was string) {
 	l := b.lock(by, name)
 	reader = b.read(by, name)
@@ -508,7 +510,7 @@ func (b *bench) downgraded(by locker, name string) (reader *lockpool.Lock, was s
 	return reader, was
 }
 
-// Asking for a lock changes nothing of what is seen of it.
+// Asking for a lock changes nothing in what is seen of the lock.
 func revocationLosesNothing(b *bench) {
 	p, others := b.pool(lockpool.WithOwner("holder")), b.pool(lockpool.WithOwner("waiter"))
 	shared, _ := b.downgraded(b.handle(p), b.name("shared"))
@@ -535,11 +537,11 @@ func revocationLosesNothing(b *bench) {
 	b.unlock(shared)
 	b.unlock(plain)
 	b.unlock(permits)
-	b.await(w.granted().Revoked(), "the revocation") // while it waited
+	b.await(w.granted().Revoked(), "the revocation") // during the wait
 	b.close(h)
 }
 
-// A holder is found by the name that Queue has shown before its lock became shared.
+// A holder is found by the name shown by Queue before the lock became shared.
 func downgradedHolderIsFound(b *bench) {
 	p, others, a := b.pool(), b.pool(), b.name("a")
 	l, was := b.downgraded(b.handle(p), a)

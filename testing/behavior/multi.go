@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the tests of LockAll, HoldAtLeast and local turns.
+
 import (
 	"context"
 	"errors"
@@ -295,14 +297,14 @@ var holdAtLeastTests = []test{
 	{"CloseKeepsIt", closeKeepsHoldAtLeast, nil},
 }
 
-// short is how long locks are kept at least in these tests.
+// short is how long locks are kept at least in the tests.
 const short = 500 * time.Millisecond
 
 // take takes a lock in some way.
 type take func(p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)
 
-// rests takes a lock in each of the ways, unlocks it, and requires that it comes free when its
-// time has come.
+// rests takes a lock in each of the ways, unlocks it, and requires the lock to come free
+// when the time has come.
 func (b *bench) rests(ways map[string]take) {
 	for way, lock := range ways {
 		p, others := b.pool(), b.pool()
@@ -386,7 +388,8 @@ func holdAtLeastOfEachKind(b *bench) {
 	})
 }
 
-// For the handle the lock is over: it is free for others, and if it locks again, it waits.
+// For the handle the lock is over: the handle is free for others, and waits if locking
+// again.
 func holdAtLeastLeavesTheHandleFree(b *bench) {
 	p, a := b.pool(lockpool.WithMaxHandles(1)), b.name("a")
 	var kept context.Context
@@ -423,7 +426,7 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	l := b.lock(h, a, lockpool.HoldAtLeast(20*time.Millisecond))
 	time.Sleep(30 * time.Millisecond) // the work
 	b.unlock(l)
-	b.isFree(a) // it was held for long enough
+	b.isFree(a) // held for long enough
 	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(0)))
 	b.isFree(a)
 
@@ -440,7 +443,7 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	b.unlock(b.lock(p, a))
 	b.took(short, granted)
 
-	// LockAll counts from the last grant, and leaves nothing to rest if it fails.
+	// LockAll counts from the last grant, and leaves nothing to rest on failure.
 	c := b.name("c")
 	blocker := b.lock(b.pool(), c)
 	_, err := p.LockAll(b.ctx, []string{a, c}, lockpool.HoldAtLeast(time.Minute), lockpool.WaitAtMost(short/5))
@@ -465,8 +468,8 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	b.close(h)
 }
 
-// The lock stays taken until its time has come, though its handle is closed and the pool shuts
-// down. Where that cannot be, Close says so.
+// The lock stays taken until the time has come, though the handle is closed and the pool
+// shuts down. Where this is impossible, Close says so.
 func closeKeepsHoldAtLeast(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h, granted := b.handle(p), time.Now()
@@ -500,7 +503,7 @@ var turnTests = []test{
 	{"Shutdown", shutdownLetsALocalHolderFinish, nil},
 }
 
-// Handles of a pool get the lock in the order in which they asked, and the tokens grow.
+// Handles of a pool get the lock in the order of asking, and the tokens grow.
 func localTurnsAreInOrder(b *bench) {
 	p, a := b.pool(), b.name("a")
 	holder := b.lock(p, a)
@@ -526,8 +529,8 @@ func localTurnsAreInOrder(b *bench) {
 	}
 }
 
-// A pool gives the lock back after its turns: the waiter of another process, which came later
-// than those of the pool, gets it in between.
+// A pool gives the lock back after its turns: a later waiter of another process gets the
+// lock in between.
 func poolsTakeTurns(b *bench) {
 	p, a := b.pool(lockpool.WithLocalTurns(3)), b.name("a")
 	holder := b.lock(p, a)
@@ -562,7 +565,7 @@ func poolsTakeTurns(b *bench) {
 	b.unlock(holder)
 }
 
-// first waits until one of the calls that have not been granted is, and marks it.
+// first waits until one of the calls without a grant is granted, and marks the call.
 func (b *bench) first(calls []*call[*lockpool.Lock], granted map[*call[*lockpool.Lock]]bool) (next *call[*lockpool.Lock]) {
 	b.Helper()
 	b.until(func() bool {
@@ -581,7 +584,7 @@ func (b *bench) first(calls []*call[*lockpool.Lock], granted map[*call[*lockpool
 	return next
 }
 
-// Those that give up leave nothing, wherever they are in the queue, and lose no turn of others.
+// Waiters that give up leave nothing, anywhere in the queue, and lose no turn of others.
 func localWaitersGiveUp(b *bench) {
 	p, a, inside := b.pool(lockpool.WithLocalTurns(50)), b.name("a"), 0
 	b.together(30, func(i int) error {
@@ -600,7 +603,7 @@ func localWaitersGiveUp(b *bench) {
 				return err
 			}
 			inside++         // the race detector sees another holder
-			if inside == 1 { // however fast the service is, somebody waits
+			if inside == 1 { // even on a fast service, somebody waits
 				b.until(func() bool { return p.Stats().Waiting > 0 }, "somebody waits")
 			}
 			if err := l.Unlock(b.ctx); err != nil {

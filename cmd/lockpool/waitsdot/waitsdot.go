@@ -1,4 +1,4 @@
-// Package waitsdot draws who waits for whom, as [lockpool.Pool.Waits] returns it.
+// Package waitsdot draws who waits for whom, as returned by [lockpool.Pool.Waits].
 package waitsdot
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// DOT returns the graph as a drawing for Graphviz: a box for each party that waits or is
-// waited for, and an arrow to those that it waits for. Deadlocks are red. The same graph
-// has the same text, and names in it, which any client may have chosen, are only names.
+// DOT returns the graph as a drawing for Graphviz: a box for each party waiting or waited
+// for, and an arrow to each awaited party. Deadlocks are red. The same graph has the same
+// text, and names in the graph, chosen by any client, are only names.
 func DOT(g lockpool.WaitGraph) string {
 	drawn, inDeadlock := make([]bool, len(g.Parties)), make([]int, len(g.Parties))
 	for i, p := range g.Parties {
@@ -84,7 +84,7 @@ func labelOf(p lockpool.Party) (lines []string) {
 		add("and %d more", more)
 	}
 	if p.Wait != nil && p.Wait.At != "" {
-		at, _, _ := strings.Cut(p.Wait.At, " from ") // without its callers
+		at, _, _ := strings.Cut(p.Wait.At, " from ") // without the callers
 		add("waits in %s", shortened(at))
 	}
 	return lines
@@ -103,7 +103,7 @@ func nameOf(s lockpool.Contender) string {
 	}
 }
 
-// shortened returns s without its middle, if it is long.
+// shortened returns a long s without the middle.
 func shortened(s string) string {
 	const most = 60 // runes
 	if r := []rune(s); len(r) > most {
@@ -112,8 +112,8 @@ func shortened(s string) string {
 	return s
 }
 
-// dotString returns lines as a string of the DOT language, in which a label has escapes of
-// its own, and entities as in HTML.
+// dotString returns lines as a string of the DOT language. A label there has special
+// escapes, and entities as in HTML.
 func dotString(lines ...string) string {
 	var b strings.Builder
 	for i, line := range lines {
