@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,24 +69,18 @@ func TestErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 func TestHelpManualAndCompletion(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	code, help, _ := s.run("run", "--help")
-	require.Zero(t, code)
+	help := s.prints("run", "--help")
 	require.Contains(t, help, "--exit-lost")
 	require.NotContains(t, help, "guard")
-	code, line, _ := s.run("--version")
-	require.Zero(t, code)
-	require.Regexp(t, `^lockpool version \S+\n$`, line)
+	require.Regexp(t, `^lockpool version \S+\n$`, s.prints("--version"))
 
 	dir := filepath.Join(t.TempDir(), "man1")
-	code, _, stderr := s.run("man", dir)
-	require.Zero(t, code, stderr)
+	s.prints("man", dir)
 	page, err := os.ReadFile(filepath.Join(dir, "lockpool-run.1"))
 	require.NoError(t, err)
 	require.Contains(t, string(page), "LOCKPOOL_TOKEN")
 
-	code, script, _ := s.run("completion", "bash")
-	require.Zero(t, code)
-	require.Contains(t, script, "__start_lockpool")
+	require.Contains(t, s.prints("completion", "bash"), "__start_lockpool")
 }
 
 func TestCredentialsProtectTheLock(t *testing.T) {
@@ -100,12 +95,9 @@ func TestCredentialsProtectTheLock(t *testing.T) {
 	require.Equal(t, "digest", acl[0].Scheme)
 
 	// Another user may not even see the queue.
-	code, _, stderr := s.run("run", "--try", "job", "--", "true")
-	require.Equal(t, 119, code)
-	require.Contains(t, stderr, "LOCKPOOL_CREDENTIALS")
+	s.says(119, "LOCKPOOL_CREDENTIALS", "run", "--try", "job", "--", "true")
 	s.env = append(s.env, "LOCKPOOL_CREDENTIALS=me:secret")
-	code, _, _ = s.run("run", "--try", "job", "--", "true")
-	require.Equal(t, 116, code)
+	s.run(116, "run", "--try", "job", "--", "true")
 }
 
 func TestTLS(t *testing.T) {
@@ -154,13 +146,8 @@ func TestTLS(t *testing.T) {
 		}
 	}()
 	server := "--server=" + listener.Addr().String() + s.Chroot
-	code, stdout, stderr := s.run("run", server, "--tls-ca", cert, "--tls-cert", cert, "--tls-key", private, "--tls-server-name", "zk.example", "job", "--", "echo", "hi")
-	require.Zero(t, code, stderr)
-	require.Equal(t, "hi\n", stdout)
-	code, stdout, stderr = s.run("doctor", server, "--tls-ca", cert, "--tls-cert", cert, "--tls-key", private, "--tls-server-name", "zk.example")
-	require.Zero(t, code, "%s%s", stdout, stderr)
-	require.Contains(t, stdout, "standalone", "the answer to srvr")
-	code, _, stderr = s.run("run", server, "--tls", "--timeout", "5s", "job", "--", "echo", "hi")
-	require.Equal(t, 119, code)
-	require.Contains(t, stderr, "certificate")
+	options := []string{server, "--tls-ca", cert, "--tls-cert", cert, "--tls-key", private, "--tls-server-name", "zk.example"}
+	require.Equal(t, "hi\n", s.prints(slices.Concat([]string{"run"}, options, []string{"job", "--", "echo", "hi"})...))
+	require.Contains(t, s.prints(append([]string{"doctor"}, options...)...), "standalone", "the answer to srvr")
+	s.says(119, "certificate", "run", server, "--tls", "--timeout", "5s", "job", "--", "echo", "hi")
 }

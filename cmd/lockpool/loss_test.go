@@ -226,8 +226,5 @@ func TestGraceThatServersDoNotGrant(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	s := newShellOn(locktest.NewOn(t, zktest.Start(t, zktest.SessionTimeouts(time.Second, 2*time.Second))))
-	code, stdout, stderr := s.run("run", "--session-timeout", "10s", "--grace", "3s", "job", "--", "echo", "hi")
-	require.Equal(t, 118, code)
-	require.Empty(t, stdout)
-	require.Contains(t, stderr, "too short for --grace")
+	s.says(118, "too short for --grace", "run", "--session-timeout", "10s", "--grace", "3s", "job", "--", "echo", "hi")
 }

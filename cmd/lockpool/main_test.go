@@ -76,11 +76,12 @@ func (p *process) start() *process {
 
 func (s *shell) start(args ...string) *process { return s.command(args...).start() }
 
-// run runs lockpool and returns the exit code and the output.
-func (s *shell) run(args ...string) (code int, stdout, stderr string) {
+// run runs lockpool, requires an exit code, and returns what lockpool has printed.
+func (s *shell) run(code int, args ...string) (stdout, stderr string) {
 	s.Helper()
 	p := s.start(args...)
-	return p.code(), p.stdout.String(), p.stderr.String()
+	require.Equal(s, code, p.code(), "%s%s", &p.stdout, &p.stderr)
+	return p.stdout.String(), p.stderr.String()
 }
 
 // code waits for the end of the process, and returns the exit code.

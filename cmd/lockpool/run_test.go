@@ -31,8 +31,7 @@ func TestRunIsTransparent(t *testing.T) {
 		{"kill -TERM $$", 143},
 		{"kill -KILL $$", 137},
 	} {
-		code, _, stderr := s.run("run", "job", "--", "sh", "-c", test.script)
-		require.Equal(t, test.code, code, test.script)
+		_, stderr := s.run(test.code, "run", "job", "--", "sh", "-c", test.script)
 		require.Empty(t, stderr)
 	}
 
@@ -45,7 +44,7 @@ func TestRunIsTransparent(t *testing.T) {
 	first, err := strconv.ParseInt(token, 10, 64)
 	require.NoError(t, err)
 
-	_, stdout, _ := s.run("run", "a/job", "--", "sh", "-c", "echo $LOCKPOOL_TOKEN")
+	stdout, _ := s.run(0, "run", "a/job", "--", "sh", "-c", "echo $LOCKPOOL_TOKEN")
 	second, err := strconv.ParseInt(strings.TrimSpace(stdout), 10, 64)
 	require.NoError(t, err)
 	require.Greater(t, second, first)
@@ -54,16 +53,11 @@ func TestRunIsTransparent(t *testing.T) {
 func TestCommandThatCannotRun(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	code, _, stderr := s.run("run", "job", "--", "no-such-command")
-	require.Equal(t, 127, code)
-	require.Equal(t, "lockpool: cannot run no-such-command: executable file not found in $PATH\n", stderr)
-	code, _, _ = s.run("run", "job", "--", "/")
-	require.Equal(t, 126, code)
+	s.fails(127, "cannot run no-such-command: executable file not found in $PATH", "run", "job", "--", "no-such-command")
+	s.run(126, "run", "job", "--", "/")
 	text := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o700))
-	code, _, stderr = s.run("run", "job", "--", text)
-	require.Equal(t, 126, code)
-	require.Contains(t, stderr, "exec format error")
+	s.says(126, "exec format error", "run", "job", "--", text)
 }
 
 func TestCommandLine(t *testing.T) {
@@ -75,9 +69,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	s.fails(118, `unknown command "lss" for "lockpool"; Did you mean this?; ls; see lockpool --help`, "lss")
 
-	code, stdout, stderr := s.run("run", "--", "-job", "--", "sh", "-c", `echo "$LOCKPOOL_NAME" "$@"`, "sh", "--", "-x")
-	require.Zero(t, code, stderr)
-	require.Equal(t, "-job -- -x\n", stdout)
+	require.Equal(t, "-job -- -x\n", s.prints("run", "--", "-job", "--", "sh", "-c", `echo "$LOCKPOOL_NAME" "$@"`, "sh", "--", "-x"))
 }
 
 // holder starts a lockpool whose child holds the lock, and echoes the input.
@@ -89,20 +81,15 @@ func TestNotAcquired(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	holder := s.holder("job")
-	code, stdout, stderr := s.run("run", "--try", "job", "--", "echo", "hi")
-	require.Equal(t, 116, code)
-	require.Empty(t, stdout)
-	require.Contains(t, stderr, "held")
+	s.says(116, "held", "run", "--try", "job", "--", "echo", "hi")
 
 	clock := locktest.StartClock()
-	code, _, stderr = s.run("run", "--timeout", "300ms", "job", "--", "echo", "hi")
+	_, stderr := s.run(116, "run", "--timeout", "300ms", "job", "--", "echo", "hi")
 	clock.Took(t, 300*time.Millisecond, locktest.Patience/2, "the wait")
-	require.Equal(t, 116, code)
 	require.Contains(t, stderr, "owner: sh, process ")
 	require.Equal(t, 1, strings.Count(stderr, "\n"))
 
-	code, _, stderr = s.run("run", "--timeout", "0", "--quiet", "-E", "5", "job", "--", "true")
-	require.Equal(t, 5, code)
+	_, stderr = s.run(5, "run", "--timeout", "0", "--quiet", "-E", "5", "job", "--", "true")
 	require.Empty(t, stderr)
 
 	waiter := s.start("run", "job", "--", "echo", "granted")
@@ -118,29 +105,20 @@ func TestSharedAndPermits(t *testing.T) {
 	s := newShell(t)
 	s.holder("--shared", "read")
 	s.holder("--shared", "read")
-	code, _, _ := s.run("run", "--try", "read", "--", "true")
-	require.Equal(t, 116, code)
+	s.run(116, "run", "--try", "read", "--", "true")
 
 	s.holder("--permits", "2/3", "gpu")
-	code, _, _ = s.run("run", "--try", "--permits", "2/3", "gpu", "--", "true")
-	require.Equal(t, 116, code)
-	code, stdout, _ := s.run("run", "--try", "--permits", "1/3", "gpu", "--", "sh", "-c", "test $LOCKPOOL_TOKEN -gt 0 && echo ok")
-	require.Zero(t, code)
-	require.Equal(t, "ok\n", stdout)
-	code, _, stderr := s.run("run", "--try", "gpu", "--", "true")
-	require.Equal(t, 119, code)
-	require.Contains(t, stderr, "semaphore")
+	s.run(116, "run", "--try", "--permits", "2/3", "gpu", "--", "true")
+	require.Equal(t, "ok\n", s.prints("run", "--try", "--permits", "1/3", "gpu", "--", "sh", "-c", "test $LOCKPOOL_TOKEN -gt 0 && echo ok"))
+	s.says(119, "semaphore", "run", "--try", "gpu", "--", "true")
 }
 
 func TestServiceThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.env = append(s.env, "LOCKPOOL_SERVER=127.0.0.1:1")
-	code, _, stderr := s.run("run", "--timeout", "300ms", "job", "--", "true")
-	require.Equal(t, 119, code)
-	require.Contains(t, stderr, "check --server")
-	code, _, stderr = s.run("run", "--try", "--timeout", "300ms", "--exit-failed", "3", "job", "--", "true")
-	require.Equal(t, 3, code)
+	s.says(119, "check --server", "run", "--timeout", "300ms", "job", "--", "true")
+	_, stderr := s.run(3, "run", "--try", "--timeout", "300ms", "--exit-failed", "3", "job", "--", "true")
 	require.Equal(t, 1, strings.Count(stderr, "check --server"), stderr)
 }
 
@@ -215,26 +193,20 @@ func TestKilledChild(t *testing.T) {
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	once := func(key, script string, flags ...string) (int, string, string) {
-		return s.run(append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
+	once := func(code int, key, script string, flags ...string) (stdout, stderr string) {
+		return s.run(code, append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
 	}
-	code, _, _ := once("monday", "exit 3") // a failed run is not done
-	require.Equal(t, 3, code)
-	code, stdout, stderr := once("monday", "echo hi")
-	require.Zero(t, code, stderr)
+	once(3, "monday", "exit 3") // a run that fails is not done
+	stdout, stderr := once(0, "monday", "echo hi")
 	require.Equal(t, "hi\n", stdout)
-	code, stdout, stderr = once("monday", "echo hi")
-	require.Equal(t, 115, code)
+	stdout, stderr = once(115, "monday", "echo hi")
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, `the run for "monday" finished at `)
-	code, _, stderr = once("monday", "echo hi", "--quiet", "--exit-done", "0")
-	require.Zero(t, code)
+	_, stderr = once(0, "monday", "echo hi", "--quiet", "--exit-done", "0")
 	require.Empty(t, stderr)
-	code, stdout, _ = once("tuesday", "echo hi")
-	require.Zero(t, code)
+	stdout, _ = once(0, "tuesday", "echo hi")
 	require.Equal(t, "hi\n", stdout)
-	code, stdout, _ = once("", "echo hi") // perhaps of a failed command
-	require.NotZero(t, code)
+	stdout, _ = once(118, "", "echo hi") // perhaps of a command that has failed
 	require.Empty(t, stdout)
 
 	// All waiters for the first run find the run done.

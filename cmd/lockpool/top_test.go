@@ -74,6 +74,13 @@ func (sc *screen) contains(want ...string) {
 	}
 }
 
+// quits presses a key that ends lockpool.
+func (sc *screen) quits(key string) {
+	sc.s.Helper()
+	sc.press(key)
+	sc.contains("exit code 0")
+}
+
 func (sc *screen) until(want string, ok func(text string) bool) {
 	sc.s.Helper()
 	var text string
@@ -143,8 +150,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 	sc.contains("cart, process 202 on web2 holds it")
 	require.Regexp(t, `cart, process 202 on web2 holds it for ≤[0-3]s`, sc.text())
 
-	sc.press("q")
-	sc.contains("exit code 0")
+	sc.quits("q")
 }
 
 func TestTopActsOnWhatIsSelected(t *testing.T) {
@@ -195,8 +201,7 @@ node     _c_*-lock-0000000002
 	sc.contains("orders/42 is taken from billing, process 101 on web1", "cart, process 202 on web2 holds it")
 	sc.press("Escape")
 	sc.contains("3 locks, 1 waiter", "enter show")
-	sc.press("C-c")
-	sc.contains("exit code 0")
+	sc.quits("C-c")
 }
 
 // deadlocked are the contenders of a deadlock, with others waiting for them, and of a
@@ -235,8 +240,7 @@ one, process 101 on web1 holds it for ≤0s (mutex)
 `[1:], normalized(s.prints("waits")))
 	sc := s.screen(90, 30, "top")
 	sc.contains("3 locks, 5 waiters, 1 deadlock", "holds a, which is above: deadlock")
-	sc.press("q")
-	sc.contains("exit code 0")
+	sc.quits("q")
 }
 
 func TestTopInSmallTerminals(t *testing.T) {
@@ -276,8 +280,7 @@ locks/26: 1 holder, 0 waiters
 `)
 	sc.tmux("resize-window", "-x", "120", "-y", "30")
 	sc.contains("node     _c_*-lock-0000000000")
-	sc.press("q")
-	sc.contains("exit code 0")
+	sc.quits("q")
 }
 
 func TestTopSurvivesAnOutage(t *testing.T) {
@@ -292,8 +295,7 @@ func TestTopSurvivesAnOutage(t *testing.T) {
 	require.NoError(t, s.Server.Start(s.Ctx))
 	s.Until(func() bool { _, _, err := conn.Exists("/"); return err == nil }, "it has connected again")
 	sc.contains("1 lock below orders, 2 waiters\n")
-	sc.press("q")
-	sc.contains("exit code 0")
+	sc.quits("q")
 }
 
 func TestTopSaysWhatIsWrong(t *testing.T) {
