@@ -21,7 +21,8 @@ func readWaits(ctx context.Context, s *session, name string, read readFunc) (que
 	queues, others, err = readLock(name, read)
 	switch {
 	case err != nil:
-	case isSemaphore(others) && slices.Contains(others, driver.Limit):
+	case len(queues) > 1 && len(queues[2].Contenders) > 0 && slices.Contains(others, driver.Limit):
+		// The limit is an error without leases, if the name is used for another kind now.
 		err = use(func(ctx context.Context, limits driver.Limiter) (err error) {
 			queues[2].Limit, _, err = limits.Limit(ctx, name, 0)
 			return err

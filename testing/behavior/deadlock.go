@@ -23,6 +23,7 @@ var deadlockTests = []test{
 	{"OfPlainLocks", func(b *bench) { deadlockOfKinds(b, plainly, exclusively) }, plainLocker},
 	{"OfPermits", func(b *bench) { deadlockOfKinds(b, permitsOf(2, 3), exclusively) }, limiter},
 	{"WithoutAStatedLimit", deadlockWithoutAStatedLimit, limiter},
+	{"UnderANameWithALimit", deadlockUnderANameWithALimit, limiter},
 	{"OfSeveralLocks", func(b *bench) { deadlockOfKinds(b, withAll, exclusively) }, nil},
 	{"ThroughAWaitingWriter", deadlockThroughAWaitingWriter, nil},
 	{"WithoutACycle", noDeadlockWithoutACycle, limiter},
@@ -175,6 +176,18 @@ func deadlockWithoutAStatedLimit(b *bench) {
 		require.NoError(b, b.looker.Semaphore(b.name(name), 0).SetLimit(b.ctx, 3))
 	}
 	deadlockOfKinds(b, permitsOf(2, 0), permitsOf(1, 1))
+}
+
+// A limit, and what callers for permits have left, stay when the name is used for exclusive locks.
+func deadlockUnderANameWithALimit(b *bench) {
+	s := b.pool().Semaphore(b.name("s"), 3)
+	require.NoError(b, s.SetLimit(b.ctx, 2))
+	b.unlock(b.acquire(s, 1))
+	parties := b.parties(2)
+	b.pair("s", "a", parties...)
+	_, err := b.looker.Waits(b.ctx, b.name("s"))
+	require.NoError(b, err)
+	require.Equal(b, parties[1:], b.victims(parties...))
 }
 
 // A reader without contended locks is no part of the cycle, but the writer between two
