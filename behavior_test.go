@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,26 +17,40 @@ import (
 // What lockpool promises holds on ZooKeeper.
 func TestBehavior(t *testing.T) {
 	if locktest.Embedded() {
-		behavior.RunInBubbles(t, nil, func(t *testing.T) behavior.Options {
-			b := locktest.New(t)
-			server := b.Server.(*zktest.Server)
-			options := onBench(b, server)
-			options.Pause = func(t testing.TB) func() {
-				server.Partition(zktest.Selector{}, zktest.Both)
-				return server.Heal
-			}
-			return options
-		})
+		inBubbles(t, zookeeper.LayoutCurator)
 		return
 	}
 	b, proxy := locktest.NewBehindProxy(t)
-	behavior.Run(t, onBench(b, proxy))
+	behavior.Run(t, onBench(b, proxy, zookeeper.LayoutCurator))
 }
 
-func onBench(b *locktest.Bench, server zktest.FaultInjector) behavior.Options {
+// The promises hold among pools with different layouts.
+func TestBehaviorAcrossLayouts(t *testing.T) {
+	locktest.Once(t)
+	inBubbles(t, zookeeper.LayoutCurator, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW)
+}
+
+// inBubbles runs the tests of behavior with pools that have the layouts by turns.
+func inBubbles(t *testing.T, layouts ...zookeeper.Layout) {
+	behavior.RunInBubbles(t, nil, func(t *testing.T) behavior.Options {
+		b := locktest.New(t)
+		server := b.Server.(*zktest.Server)
+		options := onBench(b, server, layouts...)
+		options.Pause = func(t testing.TB) func() {
+			server.Partition(zktest.Selector{}, zktest.Both)
+			return server.Heal
+		}
+		return options
+	})
+}
+
+func onBench(b *locktest.Bench, server zktest.FaultInjector, layouts ...zookeeper.Layout) behavior.Options {
+	var opened atomic.Int32
 	return behavior.Options{
 		Open: func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool {
-			connector, err := zookeeper.NewConnector(b.Config())
+			cfg := b.Config()
+			cfg.Layout = layouts[int(opened.Add(1))%len(layouts)]
+			connector, err := zookeeper.NewConnector(cfg)
 			require.NoError(t, err)
 			p, err := lockpool.OpenConnector(connector, opts...)
 			require.NoError(t, err)
