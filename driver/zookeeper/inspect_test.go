@@ -20,12 +20,7 @@ func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, connector.Close()) }()
-		s, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		defer func() { require.NoError(t, s.Close(context.Background())) }()
+		s := open(t, server, Config{})
 		create := func(path string) { require.NoError(t, server.Create(path, nil)) }
 		for _, path := range []string{"/a", "/b", "/a/0"} {
 			create(path)
@@ -38,7 +33,7 @@ func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *
 				create(fmt.Sprint("/b/", i))
 			}
 		}
-		test(t, server, s.(*session))
+		test(t, server, s)
 	})
 }
 
@@ -126,12 +121,7 @@ func TestReadsSurviveALostConnection(t *testing.T) {
 // A contender that is downgraded after it was listed, and before it is read, is found.
 func TestInspectFindsAContenderThatIsDowngradedMeanwhile(t *testing.T) {
 	inspecting(t, func(t *testing.T, server *zktest.Server, s *session) {
-		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, connector.Close()) }()
-		other, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		defer func() { require.NoError(t, other.Close(context.Background())) }()
+		other := open(t, server, Config{})
 		old, err := other.Join(t.Context(), "w", driver.Request{Data: []byte("writer")})
 		require.NoError(t, err)
 		reading := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: "/w/"}, Do: zktest.HoldApply()})
@@ -143,7 +133,7 @@ func TestInspectFindsAContenderThatIsDowngradedMeanwhile(t *testing.T) {
 			done <- err
 		}()
 		require.NoError(t, reading.Wait(t.Context()))
-		read, err := other.(*session).Downgrade("w", old.Node, []byte("reader"))
+		read, err := other.Downgrade("w", old.Node, []byte("reader"))
 		require.NoError(t, err)
 		reading.Release()
 		require.NoError(t, <-done)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,11 +27,7 @@ func TestSlowAnswerIsNotSilence(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, SessionTimeout: 20 * time.Second})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		defer session.Close(t.Context())
+		session := open(t, server, Config{SessionTimeout: 20 * time.Second})
 		require.NoError(t, server.Create("/a", nil))
 		const nodes = 400
 		for i := range nodes {
@@ -40,7 +35,7 @@ func TestSlowAnswerIsNotSilence(t *testing.T) {
 		}
 		server.Throttle(zktest.Selector{}, 1000, 170*time.Millisecond)
 		began := time.Now()
-		l := session.(*Session).listOnce("/a")
+		l := session.listOnce("/a")
 		require.NoError(t, l.err(), "the connection was given up")
 		require.Len(t, l.children(), nodes)
 		require.Greater(t, time.Since(began), 20*time.Second/4+time.Second)
@@ -50,17 +45,13 @@ func TestSlowAnswerIsNotSilence(t *testing.T) {
 // connectThrough returns a session whose first connection is wrapped.
 func connectThrough(t *testing.T, server *zktest.Server, wrap func(net.Conn) net.Conn) *session {
 	var once sync.Once
-	connector, err := NewConnector(Config{Servers: server.Members(), Dial: func(ctx context.Context, address string) (net.Conn, error) {
+	return open(t, server, Config{Dial: func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := server.Dial(ctx, address)
 		if err == nil {
 			once.Do(func() { conn = wrap(conn) })
 		}
 		return conn, err
 	}})
-	require.NoError(t, err)
-	session, err := connector.Connect(t.Context())
-	require.NoError(t, err)
-	return session.(*Session)
 }
 
 // breakingConn is a connection that breaks when a number of bytes have passed it.
@@ -110,12 +101,10 @@ func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, erro
 // useQueue joins a queue twice, waits in it, and leaves it.
 func useQueue(t *testing.T, s *session) {
 	ctx := t.Context()
-	joined, err := s.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
-	require.NoError(t, err)
+	joined := join(t, s, "a")
 	first := joined.Node
 	require.Equal(t, []driver.Node{first}, joined.Queue)
-	joined, err = s.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
-	require.NoError(t, err)
+	joined = join(t, s, "a")
 	second := joined.Node
 	require.Equal(t, []driver.Node{first, second}, joined.Queue)
 	watches, err := s.Watch(ctx, "a", first, second)
@@ -174,7 +163,7 @@ func TestContextEndsAnywhere(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		session := connectThrough(t, server, func(conn net.Conn) net.Conn { return conn })
+		session := open(t, server, Config{})
 		server.Throttle(zktest.Selector{}, 4, time.Millisecond)
 		within := func(timeout time.Duration, call func(ctx context.Context) error) error {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -205,7 +194,6 @@ func TestContextEndsAnywhere(t *testing.T) {
 			time.Sleep(time.Second) // until the calls have ended in the background
 			require.Empty(t, server.State().Nodes["/a"].Children)
 		}
-		require.NoError(t, session.Close(t.Context()))
 	})
 }
 
@@ -231,12 +219,6 @@ func (c *alteredConn) Read(p []byte) (int, error) {
 	n := copy(p, c.out)
 	c.out = c.out[n:]
 	return n, nil
-}
-
-func allocated() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.TotalAlloc
 }
 
 // Whatever a server answers, calls have the effect that they report, or the connection is
@@ -322,7 +304,6 @@ func TestServerAnswersWrongly(t *testing.T) {
 				mu.Lock()
 				require.NotZero(t, wrong)
 				mu.Unlock()
-				require.NoError(t, session.Close(t.Context()))
 			})
 		})
 	}
@@ -335,14 +316,9 @@ func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, MaxPacket: 4 << 10})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		s := session.(*Session)
-		defer func() { require.NoError(t, s.Close(context.Background())) }()
+		s := open(t, server, Config{MaxPacket: 4 << 10})
 		before := s.connection.current()
-		_, err = s.Join(t.Context(), strings.Repeat("a", 512)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
+		_, err := s.Join(t.Context(), strings.Repeat("a", 512)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
 		require.NoError(t, err)
 		require.Same(t, before, s.connection.current(), "the connection is given up")
 	})

@@ -23,15 +23,9 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := zktest.StartBubble(t)
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		connector, err := NewConnector(Config{Servers: s.Members(), Dial: s.Dial})
-		require.NoError(t, err)
-		session, err := connector.Connect(ctx)
-		require.NoError(t, err)
-		defer session.Close(ctx)
-		joined, err := session.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
-		require.NoError(t, err)
+		ctx := t.Context()
+		session := open(t, s, Config{})
+		joined := join(t, session, "a")
 		node := joined.Node
 		require.Equal(t, []driver.Node{node}, joined.Queue)
 
@@ -67,12 +61,7 @@ func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		s := session.(*Session)
-		defer func() { require.NoError(t, s.Close(context.Background())) }()
+		s := open(t, server, Config{})
 		require.NoError(t, server.Create("/found", nil))
 		require.NoError(t, server.Create("/found/before", nil))
 		use := func(ctx context.Context, i int) error {
@@ -88,9 +77,7 @@ func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 				return s.readAll(ctx, s.readChildren(s.path(queue), func(*listing) []read { return nil }))
 			}
 		}
-		joined, err := s.Join(t.Context(), "found", driver.Request{Kind: driver.Exclusive}) // from now on, queues are listed
-		require.NoError(t, err)
-		require.NoError(t, s.Leave(t.Context(), "found", joined.Node))
+		require.NoError(t, s.Leave(t.Context(), "found", join(t, s, "found").Node)) // from now on, queues are listed
 		listings := func() int {
 			s.listings.mu.Lock()
 			defer s.listings.mu.Unlock()

@@ -54,12 +54,7 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 			break
 		}
 	}
-	connector, err := NewConnector(Config{Servers: []string{server.Addr()}})
-	require.NoError(t, err)
-	connected, err := connector.Connect(t.Context())
-	require.NoError(t, err)
-	defer connected.Close(t.Context())
-	session := connected.(*session)
+	session := open(t, server, Config{})
 
 	// answer is what remains of an answer when it is compared.
 	type answer struct {

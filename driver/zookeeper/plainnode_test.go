@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,20 +11,6 @@ import (
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// plainSession returns a session in a bubble, which is closed when the test ends.
-func plainSession(t *testing.T) *session {
-	server := zktest.StartBubble(t)
-	connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
-	require.NoError(t, err)
-	session, err := connector.Connect(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, session.Close(context.Background()))
-		require.NoError(t, connector.Close())
-	})
-	return session.(*Session)
-}
 
 // createPlain creates the node of a plain lock.
 func createPlain(t *testing.T, s *session, name string) driver.Node {
@@ -47,7 +32,7 @@ func requireRemoved(t *testing.T, s *session, name string, node driver.Node) {
 // answers arrive together, so the first may be seen last.
 func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := plainSession(t)
+		s := open(t, zktest.StartBubble(t), Config{})
 		node := createPlain(t, s, "a")
 		removed := plainNode{name: guidPrefix + "removed"}
 		s.plainNodes.add(s.path("a"), removed)
@@ -59,7 +44,7 @@ func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
 // A revocation request replaces the data of a node whose creation was not confirmed.
 func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := plainSession(t)
+		s := open(t, zktest.StartBubble(t), Config{})
 		path := s.path("a")
 		node := driver.Node{Kind: driver.Plain, Name: guidPrefix + "unconfirmed"}
 		err := s.requests.Create(path, []byte(revokeRequest), zk.FlagEphemeral, s.cfg.ACL)
@@ -75,7 +60,7 @@ func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 // node, even if the clock has not advanced since.
 func TestAnOlderWatchDoesNotDisownAPlainNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := plainSession(t)
+		s := open(t, zktest.StartBubble(t), Config{})
 		older := &watch{Watch: driver.NewWatch(), began: time.Now(), paths: []string{s.path("a")}, armed: make(chan struct{})}
 		older.Fire(driver.Missing)
 		close(older.armed)

@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -33,19 +32,13 @@ func TestRechecksOfALongQueueDoNotListIt(t *testing.T) {
 			bubble.Parallel(t)
 			synctest.Test(t, func(t *testing.T) {
 				server := zktest.StartBubble(t)
-				connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, connector.Close()) }()
-				s, err := connector.Connect(t.Context())
-				require.NoError(t, err)
-				defer func() { require.NoError(t, s.Close(context.Background())) }()
+				s := open(t, server, Config{})
 				require.NoError(t, server.Create("/a", nil))
 				const prefix = "/a/_c_6b9e5bfa-7d36-4c2e-8a3c-4b1f6f1f7d55-lock-"
 				for i := range test.before {
 					require.NoError(t, server.Create(fmt.Sprintf("%s%010d", prefix, i), nil))
 				}
-				joined, err := s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
-				require.NoError(t, err)
+				joined := join(t, s, "a")
 				nodes := joined.Queue[test.before-test.watched:]
 				watches, err := s.Watch(t.Context(), "a", nodes...)
 				require.NoError(t, err)

@@ -20,14 +20,6 @@ import (
 
 var crowd = flag.Int("crowd", 2000, "number of waiters in TestProofsAreAnsweredBesideManyWaiters")
 
-// once is locktest.Once, which tests in this package cannot import.
-func once(t *testing.T) {
-	t.Helper()
-	if flag.Lookup("server").Value.String() == "real" {
-		t.Skip("the same test runs with -server embedded")
-	}
-}
-
 // It measures time, so it is not parallel.
 func TestProofsAreAnsweredBesideManyWaiters(t *testing.T) {
 	once(t)

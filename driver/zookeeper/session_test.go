@@ -32,8 +32,7 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 		session, err := connector.Connect(context.Background())
 		require.NoError(t, err)
 		began := time.Now()
-		joined, err := session.Join(context.Background(), "a", driver.Request{Kind: driver.Exclusive})
-		require.NoError(t, err)
+		joined := join(t, session.(*Session), "a")
 		require.Equal(t, []driver.Node{joined.Node}, joined.Queue)
 		require.NoError(t, session.Alive(context.Background()))
 		require.NoError(t, session.Leave(context.Background(), "a", joined.Node))
@@ -45,12 +44,8 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 // A zxid that does not fit into a token is an error before a lock is granted.
 func TestNoSessionIsAliveInAnEpochWithoutTokens(t *testing.T) {
 	t.Parallel()
-	s := zktest.Start(t)
-	connector, err := NewConnector(Config{Servers: []string{s.Addr()}})
-	require.NoError(t, err)
-	session, err := connector.Connect(t.Context())
-	require.NoError(t, err)
-	requests := session.(*Session).requests
+	session := open(t, zktest.Start(t), Config{})
+	requests := session.requests
 	see := func(zxid int64) {
 		requests.mu.Lock()
 		defer requests.mu.Unlock()
@@ -60,11 +55,10 @@ func TestNoSessionIsAliveInAnEpochWithoutTokens(t *testing.T) {
 	see(1<<53 - 1)
 	require.NoError(t, session.Alive(t.Context()))
 	see(1 << 53)
-	err = session.Alive(t.Context())
+	err := session.Alive(t.Context())
 	require.ErrorContains(t, err, "there are no more fencing tokens")
 	require.NotErrorIs(t, err, driver.ErrSessionLost)
 	see(before)
-	require.NoError(t, session.Close(t.Context()))
 }
 
 // A session can be closed while its connection breaks and writes fail.
@@ -123,17 +117,12 @@ func TestProofBeginsWhenItIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, delay = 12 * time.Second, time.Second
 		s := zktest.StartBubble(t)
-		connector, err := NewConnector(Config{Servers: s.Members(), Dial: s.Dial, SessionTimeout: timeout})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
+		l := &open(t, s, Config{SessionTimeout: timeout}).expiry.lease
 		s.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(delay)})
 		time.Sleep(2 * timeout)
-		l := &session.(*Session).expiry.lease
 		l.mu.Lock()
 		proofs := slices.Clone(l.proofs)
 		l.mu.Unlock()
-		require.NoError(t, session.Close(context.Background()))
 		require.NotEmpty(t, proofs)
 		for _, p := range proofs {
 			require.Equal(t, delay, p.end-p.begin)
@@ -148,17 +137,11 @@ func TestCallsDoNotWaitForWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		var stuck *stuckConn
-		connector, err := NewConnector(Config{
-			Servers: server.Members(), SessionTimeout: 20 * time.Second,
-			Dial: func(ctx context.Context, address string) (net.Conn, error) {
-				conn, err := server.Dial(ctx, address)
-				stuck = &stuckConn{Conn: conn, room: make(chan struct{}, 16<<10), closed: make(chan struct{})}
-				return stuck, err
-			},
-		})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
+		session := open(t, server, Config{SessionTimeout: 20 * time.Second, Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := server.Dial(ctx, address)
+			stuck = &stuckConn{Conn: conn, room: make(chan struct{}, 16<<10), closed: make(chan struct{})}
+			return stuck, err
+		}})
 		stuck.stuck.Store(true)
 		const timeout = 50 * time.Millisecond
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -186,7 +169,6 @@ func TestCallsDoNotWaitForWrites(t *testing.T) {
 		}
 		all.Wait()
 		require.Zero(t, cap(stuck.room)-len(stuck.room), "the test is about a connection without room")
-		require.NoError(t, session.Close(t.Context()))
 	})
 }
 

@@ -3,7 +3,6 @@ package zookeeper
 // This file has tests of watches on contenders of several nodes.
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 
@@ -21,17 +20,9 @@ func TestWatchOnOneNodeDoesNotStandForTwo(t *testing.T) {
 		for _, when := range []string{"before", "after"} {
 			synctest.Test(t, func(t *testing.T) {
 				server := zktest.StartBubble(t)
-				connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, Layout: LayoutKazoo})
-				require.NoError(t, err)
-				s, err := connector.Connect(t.Context())
-				require.NoError(t, err)
-				defer func() {
-					require.NoError(t, s.Close(context.Background()))
-					require.NoError(t, connector.Close())
-				}()
-				joined, err := s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
-				require.NoError(t, err)
-				names := nodeNames(joined.Node)
+				s := open(t, server, Config{Layout: LayoutKazoo})
+				node := join(t, s, "a").Node
+				names := nodeNames(node)
 				remove := func(i int) {
 					require.NoError(t, server.Delete("/a/"+names[i]))
 					synctest.Wait()
@@ -47,7 +38,7 @@ func TestWatchOnOneNodeDoesNotStandForTwo(t *testing.T) {
 				}
 				waiter := watch(driver.Node{Kind: driver.Exclusive, Name: names[seen]})
 				require.Zero(t, waiter.Fired())
-				holder := watch(joined.Node)
+				holder := watch(node)
 				if when == "after" {
 					require.Zero(t, holder.Fired())
 					remove(1 - seen)
