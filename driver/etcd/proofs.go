@@ -19,16 +19,18 @@ type proving struct {
 
 	mu       sync.Mutex
 	began    int           // rounds
-	skew     time.Duration // of the clocks when the last round began
+	skew     time.Duration // of the clocks when the last round began that has succeeded
+	drifted  time.Duration // likewise, of the last round
 	stopped  time.Duration // how long the machine had been suspended by then
 	survived time.Duration // likewise, of the last successful round
 	trusted  chan struct{} // closed when the clock is out of doubt; nil without a doubt
 	needed   int           // the first round whose success ends the doubt
 }
 
-// maxSkew is how far the wall clock may move against ours between two proofs. Beyond maxSkew,
-// our clock is in doubt: the clock may have stood still.
-const maxSkew = 200 * time.Millisecond
+// maxSkew is how far the wall clock may move against ours since the proof on which the lease
+// rests: no more than half of the lease's margin. Beyond maxSkew, our clock is in doubt: the
+// clock may have stood still.
+func maxSkew(ttl time.Duration) time.Duration { return min(200*time.Millisecond, ttl/40) }
 
 // inDoubt returns nil if the clock is not in doubt, and otherwise a channel, closed when a
 // proof has ended the doubt.
@@ -37,7 +39,7 @@ func (s *session) inDoubt() <-chan struct{} {
 	p, skew := &s.proving, s.clock.Skew()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if moved := skew - p.skew; moved > maxSkew || moved < -maxSkew {
+	if (skew - p.skew).Abs() > maxSkew(s.cfg().TTL) {
 		p.skew = skew
 		if p.trusted == nil {
 			p.trusted = make(chan struct{})
@@ -58,10 +60,7 @@ func (s *session) beginRound() (round int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began++
-	p.stopped = s.clock.Suspended()
-	if p.trusted == nil {
-		p.skew = s.clock.Skew() // drift is allowed
-	}
+	p.stopped, p.drifted = s.clock.Suspended(), s.clock.Skew()
 	return p.began
 }
 
@@ -70,10 +69,14 @@ func (p *proving) succeeded(round int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.survived = p.stopped
-	if p.trusted != nil && round >= p.needed {
+	if p.trusted != nil {
+		if round < p.needed {
+			return
+		}
 		close(p.trusted)
 		p.trusted = nil
 	}
+	p.skew = p.drifted // drift is allowed
 }
 
 // lose ends the session.

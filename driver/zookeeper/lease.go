@@ -115,10 +115,9 @@ const (
 	proofGrain = 64
 	// T/driftPart is subtracted for the drift of clocks.
 	driftPart = 20
-	// maxSkew is how far the wall clock may drift from the process's clock between two
-	// writes; a larger difference is a jump. maxSkew is half of the time subtracted by
-	// driftPart for a T of four seconds.
-	maxSkew = 100 * time.Millisecond
+	// mostSkew bounds how far the wall clock may drift from the process's clock unless T
+	// allows less (maxSkew).
+	mostSkew = 100 * time.Millisecond
 )
 
 // established begins the lease of a session, or continues the lease on another connection:
@@ -161,19 +160,26 @@ func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write
 	l.update()
 }
 
+// maxSkew is how far the wall clock may drift from the process's clock between two
+// comparisons; a larger difference is a jump. Since the proof on which the lease rests, the
+// clocks were compared anew at most once, so twice maxSkew must not exceed the time
+// subtracted by driftPart.
+func (l *lease) maxSkew() time.Duration { return min(mostSkew, l.timeout/(2*driftPart)) }
+
 // checkSkew records how far the wall clock is ahead of the process's clock. If the wall
 // clock has jumped, and no write begun afterward has been answered, checkSkew returns a
 // channel closed by the first such answer.
 func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch moved := skew - l.skew; {
-	case moved > maxSkew || moved < -maxSkew:
+	switch moved := (skew - l.skew).Abs(); {
+	case l.timeout == 0: // nothing rests on the clock yet
+	case moved > l.maxSkew():
 		l.skew, l.compared = skew, now
 		if l.settled == nil {
 			l.settled = make(chan struct{})
 		}
-	case l.majorityAt > l.compared: // drift is allowed
+	case min(l.activeAt, l.majorityAt) > l.compared: // drift is allowed
 		l.skew, l.compared = skew, now
 	}
 	return l.settled

@@ -278,6 +278,29 @@ func (e *moments) Pop() any {
 	return last
 }
 
+// What the process's clock may have missed since the proofs on which the lease rests, without a
+// doubt, is no more than the lease's margin, for any session timeout and however often writes
+// are answered meanwhile.
+func TestSmallStopsStayWithinTheMargin(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{400 * time.Millisecond, time.Second, 2 * time.Second, testTimeout} {
+		var l lease
+		l.established(0, timeout, true)
+		now, missed := timeout, time.Duration(0)
+		for range 100 {
+			missed += mostSkew / 10
+			now += timeout / 100
+			if l.checkSkew(now, missed) != nil {
+				break
+			}
+			l.recordProof(now, readAt(now), true) // no proof of activity is old enough: the lease rests where it did
+			l.activeAt = 0
+		}
+		require.True(t, l.inDoubt())
+		require.LessOrEqual(t, missed, l.margin()+mostSkew/10, timeout)
+	}
+}
+
 // A jump of the wall clock puts the lease in doubt until a write is answered that
 // began after it; a drift does not.
 func TestLeaseIsInDoubtUntilAWriteIsAnswered(t *testing.T) {
@@ -286,12 +309,12 @@ func TestLeaseIsInDoubtUntilAWriteIsAnswered(t *testing.T) {
 	l.established(0, testTimeout, true)
 	now, skew := time.Second, time.Duration(0)
 	for range 100 {
-		skew += maxSkew / 2
+		skew += mostSkew / 20
 		require.Nil(t, l.checkSkew(now, skew))
 		l.recordProof(now, readAt(now), true)
 		now += time.Second
 	}
-	for _, jump := range []time.Duration{maxSkew + 1, -time.Hour} {
+	for _, jump := range []time.Duration{mostSkew + 1, -time.Hour} {
 		began := now - time.Millisecond
 		skew += jump
 		settled := l.checkSkew(now, skew)
