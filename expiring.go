@@ -21,7 +21,7 @@ import (
 //
 // While the service answers in time, a lock is never closer to a loss than four tenths of
 // the session timeout, so ahead should be shorter. All entries into a lock share one
-// channel for each value of ahead.
+// channel for each value of ahead, until it is closed.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 
 // Expiring is [Lock.Expiring] for the first of the locks about to be lost.
@@ -32,14 +32,22 @@ func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 	if expiring := a.expiring[ahead]; expiring != nil {
 		return expiring
 	}
+	var each []context.Context
+	for _, l := range a.locks {
+		one := l.hold.expiring(ahead)
+		if one.Err() != nil {
+			return one.Done()
+		}
+		each = append(each, one)
+	}
 	expiring := make(chan struct{})
 	if a.expiring == nil {
 		a.expiring = map[time.Duration]chan struct{}{}
 	}
 	a.expiring[ahead] = expiring
 	expire := sync.OnceFunc(func() { close(expiring) })
-	for _, l := range a.locks {
-		a.stop = append(a.stop, context.AfterFunc(l.hold.expiring(ahead), expire))
+	for _, one := range each {
+		a.stop = append(a.stop, context.AfterFunc(one, expire))
 	}
 	return expiring
 }
@@ -47,14 +55,16 @@ func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 // expiring returns a context that ends when the channel of Lock.Expiring is closed.
 func (h *hold) expiring(ahead time.Duration) context.Context {
 	lost := h.life.after(&h.life.lost)
-	l := &h.life
+	l, lease := &h.life, h.tenancy.session.Lease()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ahead = grain(ahead)
 	a := l.alarms[ahead]
 	switch {
-	case l.cause != nil || h.tenancy.session.Lease() == math.MaxInt64: // nothing runs out
+	case l.cause != nil || lease == math.MaxInt64: // nothing runs out
 		return lost
+	case a == nil && lease <= ahead: // rings at once, so no alarm is kept
+		return canceled
 	case a == nil:
 		a = &alarm{session: h.tenancy.session, ahead: ahead}
 		a.ctx, a.ring = context.WithCancel(lost)
@@ -67,12 +77,9 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 	return a.ctx
 }
 
-// grain rounds up to a millisecond, so that a lease has room for a bounded number of alarms,
+// grain rounds to a millisecond, so that a lease has room for a bounded number of alarms,
 // however many values callers ask for.
-func grain(ahead time.Duration) time.Duration {
-	const grain = time.Millisecond
-	return (max(ahead, 0) + grain - 1).Truncate(grain)
-}
+func grain(ahead time.Duration) time.Duration { return max(ahead, 0).Round(time.Millisecond) }
 
 // alarm rings when the lease of a session has ahead left, or a little more.
 type alarm struct {
@@ -99,12 +106,13 @@ func (a *alarm) start() {
 	s := a.session
 	s.alarms.mu.Lock()
 	defer s.alarms.mu.Unlock()
-	if s.alarms.timer == nil {
+	if s.alarms.set == nil {
 		s.alarms.set = map[*alarm]struct{}{}
-		s.alarms.timer = time.AfterFunc(alarmTick, s.checkAlarms) // ends with the last alarm
+	}
+	if len(s.alarms.set) == 0 {
+		s.alarms.timer = time.AfterFunc(0, s.checkAlarms) // ends with the last alarm
 	}
 	s.alarms.set[a] = struct{}{}
-	s.checkAlarmsLocked()
 }
 
 func (a *alarm) stop() {
@@ -117,17 +125,10 @@ func (a *alarm) stop() {
 	}
 }
 
+// checkAlarms rings the alarms due before the next tick.
 func (s *session) checkAlarms() {
 	s.alarms.mu.Lock()
 	defer s.alarms.mu.Unlock()
-	s.checkAlarmsLocked()
-}
-
-// checkAlarmsLocked rings the alarms due before the next tick.
-func (s *session) checkAlarmsLocked() {
-	if len(s.alarms.set) == 0 { // the last one was stopped while the timer fired
-		return
-	}
 	lease := s.Lease()
 	for a := range s.alarms.set {
 		if lease-alarmTick <= a.ahead {
@@ -135,7 +136,7 @@ func (s *session) checkAlarmsLocked() {
 			a.ring()
 		}
 	}
-	if len(s.alarms.set) > 0 {
+	if len(s.alarms.set) > 0 { // else the last one has rung, or was stopped while the timer fired
 		s.alarms.timer.Reset(alarmTick - time.Duration(time.Now().UnixNano())%alarmTick)
 	}
 }

@@ -5,6 +5,7 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -112,12 +113,18 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 // when fn returns or panics. The error is like the error of [Pool.Do]. If the locks are not
 // held, the context of fn has ended from the beginning, and the error is that of Unlock.
 func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if fn == nil {
+	switch {
+	case fn == nil:
 		return errors.Join(errNilFunc, a.Unlock(ctx))
+	case a.isZero():
+		return a.Unlock(ctx)
 	}
 	defer a.stopLooking()
 	return do(ctx, fn, a.locks)
 }
+
+// isZero reports whether a is nil or the zero value, and so has no locks.
+func (a *MultiLock) isZero() bool { return a == nil || a.locks == nil }
 
 // stopLooking stops watching the locks. Otherwise a holder that keeps one of them, and
 // takes all of them again and again, would accumulate callbacks.
@@ -131,7 +138,7 @@ func (a *MultiLock) stopLooking() {
 
 // Unlock unlocks all of them in reverse order, each as [Lock.Unlock] does.
 func (a *MultiLock) Unlock(ctx context.Context) (err error) {
-	if a == nil {
+	if a.isZero() {
 		return &LockError{opUnlock, "", ErrNotHeld}
 	}
 	defer a.stopLooking()
@@ -164,6 +171,9 @@ func (a *MultiLock) Revoked() <-chan struct{} {
 
 // Verify is [Lock.Verify] for all of them.
 func (a *MultiLock) Verify(ctx context.Context) error {
+	if a.isZero() {
+		return &LockError{opVerify, "", ErrNotHeld}
+	}
 	for _, l := range a.locks {
 		if err := l.Verify(ctx); err != nil {
 			return err
@@ -171,6 +181,9 @@ func (a *MultiLock) Verify(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Format implements fmt.Formatter: the locks are logged as their names, also while in use.
+func (a *MultiLock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.MultiLock%v", a.locks) }
 
 // Get returns the named lock, for the token, or nil if there is none. It is unlocked
 // together with the others.

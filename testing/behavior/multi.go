@@ -117,7 +117,11 @@ func multiLockDo(b *bench) {
 		_ = b.lockAll(p, names).Do(b.ctx, func(context.Context) error { panic("oops") })
 	})
 	unlocked()
-	require.ErrorIs(b, (*lockpool.MultiLock)(nil).Unlock(b.ctx), lockpool.ErrNotHeld)
+	for _, none := range []*lockpool.MultiLock{nil, new(lockpool.MultiLock)} {
+		require.ErrorIs(b, none.Unlock(b.ctx), lockpool.ErrNotHeld)
+		require.ErrorIs(b, none.Verify(b.ctx), lockpool.ErrNotHeld)
+		require.ErrorIs(b, none.Do(b.ctx, func(context.Context) error { panic("called without a lock") }), lockpool.ErrNotHeld)
+	}
 	all := b.lockAll(p, names)
 	require.ErrorContains(b, all.Do(b.ctx, nil), "function is nil")
 	unlocked()
