@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,11 +16,7 @@ import (
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func requireStory(t *testing.T, p *exampletest.Program) {
-	err := p.Run()
-	t.Logf("\n%s", p.Stdout)
-	require.NoError(t, err, p.Stderr)
-	require.Empty(t, p.Stderr.String())
-	p.RequireClean(t)
+	p.RequireSuccess(t)
 	const (
 		pay    = `\w+\.\(\*teller\)\.pay\S* \(transfer\.go:\d+\)`
 		refund = `\w+\.\(\*teller\)\.refund\S* \(transfer\.go:\d+\)`
@@ -77,12 +72,8 @@ func TestGuidePictureIsCurrent(t *testing.T) {
 func TestInterruptDuringTheDeadlockLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p := exampletest.New(t)
-	require.NoError(t, p.Start())
-	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "as above") }, 30*time.Second, time.Millisecond)
-	require.NoError(t, p.Process.Signal(os.Interrupt))
-	p.RequireExit(t, 1)
-	require.Regexp(t, `^deadlock: stopped: .+\n$`, p.Stderr)
-	p.RequireClean(t)
+	p.StartUntil(t, "as above")
+	p.RequireInterrupted(t, `^deadlock: stopped: .+\n$`)
 }
 
 func TestMisuseIsAClearError(t *testing.T) {

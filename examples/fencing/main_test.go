@@ -3,11 +3,9 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,11 +17,7 @@ func TestMain(m *testing.M) { exampletest.Main(m, main) }
 func TestLateWriteOfPausedHolderIsRefused(t *testing.T) {
 	t.Parallel()
 	p := exampletest.New(t)
-	err := p.Run()
-	t.Logf("\n%s", p.Stdout)
-	require.NoError(t, err, p.Stderr)
-	require.Empty(t, p.Stderr.String())
-	p.RequireClean(t)
+	p.RequireSuccess(t)
 	require.Regexp(t, `(?s)`+strings.Join([]string{
 		`A  holds the lock, with token \d+\n`,
 		`A  is PAUSED`,
@@ -40,12 +34,8 @@ func TestLateWriteOfPausedHolderIsRefused(t *testing.T) {
 func TestInterruptDuringThePauseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p := exampletest.New(t)
-	require.NoError(t, p.Start())
-	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "B  asks") }, 30*time.Second, time.Millisecond)
-	require.NoError(t, p.Process.Signal(os.Interrupt))
-	p.RequireExit(t, 1)
-	require.Contains(t, p.Stderr.String(), "fencing: B ended before it has read")
-	p.RequireClean(t)
+	p.StartUntil(t, "B  asks")
+	p.RequireInterrupted(t, "fencing: B ended before it has read")
 }
 
 func TestRowRefusesSmallerTokens(t *testing.T) {

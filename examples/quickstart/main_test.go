@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,13 +17,8 @@ func TestMain(m *testing.M) { exampletest.Main(m, main) }
 func requireStory(t *testing.T, args ...string) {
 	p := exampletest.New(t, args...)
 	begin := time.Now()
-	err := p.Run()
-	took := time.Since(begin)
-	t.Logf("took %s:\n%s", took, p.Stdout)
-	require.NoError(t, err, p.Stderr)
-	require.Empty(t, p.Stderr.String())
-	require.Less(t, took, 15*time.Second)
-	p.RequireClean(t)
+	p.RequireSuccess(t)
+	require.Less(t, time.Since(begin), 15*time.Second)
 	shoptest.RequireStory(t, p.Stdout.String())
 }
 
@@ -52,33 +46,20 @@ func TestStoryOnRunningServer(t *testing.T) {
 
 func TestInterruptedOrKilledProgramLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for name, signal := range map[string]os.Signal{"interrupted": os.Interrupt, "killed": os.Kill} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := exampletest.New(t)
-			require.NoError(t, p.Start())
-			require.Eventually(t, func() bool {
-				return strings.Contains(p.Stdout.String(), "waits at most") // one service holds the lock, two wait
-			}, 30*time.Second, 10*time.Millisecond)
-
-			begin := time.Now()
-			require.NoError(t, p.Process.Signal(signal))
-			if signal == os.Interrupt {
-				p.RequireExit(t, 1)
-				require.Less(t, time.Since(begin), 5*time.Second)
-				p.RequireClean(t) // at once: the server is stopped before the program ends
-				require.Regexp(t, `^quickstart: stopped: .+\n$`, p.Stderr)
-			} else {
-				p.RequireExit(t, -1)
-				require.Less(t, time.Since(begin), 5*time.Second)
-				require.Eventually(t, func() bool {
-					entries, err := os.ReadDir(p.Temp)
-					return err == nil && len(entries) == 0
-				}, 10*time.Second, 50*time.Millisecond)
-				require.Empty(t, p.Stderr.String())
-			}
-		})
+	interrupted, killed := exampletest.New(t), exampletest.New(t)
+	for _, p := range []*exampletest.Program{interrupted, killed} {
+		p.StartUntil(t, "waits at most") // one service holds the lock, two wait
 	}
+	interrupted.RequireInterrupted(t, `^quickstart: stopped: .+\n$`)
+	begin := time.Now()
+	require.NoError(t, killed.Process.Kill())
+	killed.RequireExit(t, -1)
+	require.Less(t, time.Since(begin), 5*time.Second)
+	require.Eventually(t, func() bool {
+		entries, err := os.ReadDir(killed.Temp)
+		return err == nil && len(entries) == 0
+	}, 10*time.Second, 50*time.Millisecond)
+	require.Empty(t, killed.Stderr.String())
 }
 
 func TestMisuseIsAClearError(t *testing.T) {

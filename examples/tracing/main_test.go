@@ -8,10 +8,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -64,12 +62,7 @@ func TestStoryOnEmbeddedServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "picture.svg")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("old"), 50_000), 0o666))
 	p := exampletest.New(t, "-svg", file)
-	begin := time.Now()
-	err := p.Run()
-	t.Logf("took %s:\n%s", time.Since(begin), p.Stdout)
-	require.NoError(t, err, p.Stderr)
-	require.Empty(t, p.Stderr.String())
-	p.RequireClean(t)
+	p.RequireSuccess(t)
 	requireStory(t, p)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -121,9 +114,7 @@ func TestCollectorReceivesLinkedWaits(t *testing.T) {
 
 	p := exampletest.New(t, "-zookeeper", server.Addr())
 	p.Env = append(p.Env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collected.URL)
-	require.NoError(t, p.Run(), p.Stderr)
-	require.Empty(t, p.Stderr.String())
-	p.RequireClean(t)
+	p.RequireSuccess(t)
 	requireStory(t, p)
 	require.Regexp(t, `\d+ spans were sent to `+collected.URL, p.Stdout)
 
@@ -157,14 +148,8 @@ func TestFailedExportIsReportedAfterThePicture(t *testing.T) {
 func TestInterruptedProgramLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p := exampletest.New(t)
-	require.NoError(t, p.Start())
-	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "Three processes") }, 30*time.Second, time.Millisecond)
-	begin := time.Now()
-	require.NoError(t, p.Process.Signal(os.Interrupt))
-	p.RequireExit(t, 1)
-	require.Less(t, time.Since(begin), 5*time.Second)
-	require.Regexp(t, `^tracing: stopped: .+\n$`, p.Stderr)
-	p.RequireClean(t)
+	p.StartUntil(t, "Three processes")
+	p.RequireInterrupted(t, `^tracing: stopped: .+\n$`)
 }
 
 func TestMisuseIsAClearError(t *testing.T) {

@@ -56,6 +56,32 @@ func New(t *testing.T, args ...string) *Program {
 	return p
 }
 
+// RequireSuccess runs the program, which must report no error and leave nothing behind.
+func (p *Program) RequireSuccess(t *testing.T) {
+	err := p.Run()
+	t.Logf("\n%s", p.Stdout)
+	require.NoError(t, err, p.Stderr)
+	require.Empty(t, p.Stderr.String())
+	p.RequireClean(t)
+}
+
+// StartUntil starts the program, and returns when the program has printed a text.
+func (p *Program) StartUntil(t *testing.T, text string) {
+	require.NoError(t, p.Start())
+	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), text) }, 30*time.Second, time.Millisecond)
+}
+
+// RequireInterrupted interrupts the program, which must soon report an error that matches the
+// pattern, and leave nothing behind.
+func (p *Program) RequireInterrupted(t *testing.T, pattern string) {
+	begin := time.Now()
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	p.RequireExit(t, 1)
+	require.Less(t, time.Since(begin), 5*time.Second)
+	require.Regexp(t, pattern, p.Stderr)
+	p.RequireClean(t) // at once: the server is stopped before the program ends
+}
+
 // RequireExit waits for the started program and requires the exit code.
 func (p *Program) RequireExit(t *testing.T, code int) {
 	var exit *exec.ExitError

@@ -25,93 +25,52 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func TestWorkersAnswerUntilFinished(t *testing.T) {
-	err := Run(t.Context(), time.Minute, func(g *Group) error {
-		if err := g.Start(nil, "a", "b"); err != nil {
-			return err
-		}
-		got := map[string]string{}
-		for _, name := range []string{"a", "b"} {
-			g.Send(name, "to "+name)
-			var message string
-			from, err := g.Receive(&message)
-			if err != nil {
-				return err
-			}
-			got[from] = message
-		}
-		require.Equal(t, map[string]string{"a": "to a", "b": "to b"}, got)
-		g.Finish()
-		return nil
-	})
-	require.NoError(t, err)
-}
-
-// Workers in the process of the group are the same for its story.
-func TestWorkersHereAnswerUntilFinished(t *testing.T) {
+// Workers are processes, or goroutines of the process of the group, which is the same for the
+// story of the group.
+func TestGroup(t *testing.T) {
 	echo := func(w *Worker) {
 		for message := ""; w.Receive(&message) == nil && message != "exit"; {
 			w.Send(message)
 		}
 	}
-	err := Run(t.Context(), time.Minute, func(g *Group) error {
-		if err := g.StartHere(echo, "a", "b"); err != nil {
-			return err
-		}
-		for _, name := range []string{"a", "b"} {
-			g.Send(name, "to "+name)
-			var message string
-			from, err := g.Receive(&message)
-			require.NoError(t, err)
-			require.Equal(t, name, from)
-			require.Equal(t, "to "+name, message)
-		}
-		g.Finish()
-		return nil
-	})
-	require.NoError(t, err)
-
-	err = Run(t.Context(), time.Minute, func(g *Group) error {
-		if err := g.StartHere(echo, "a", "b"); err != nil {
-			return err
-		}
-		g.Send("a", "exit")
-		_, err := g.Receive(new(string))
-		return err
-	})
-	require.EqualError(t, err, "a has ended")
-
-	err = Run(t.Context(), 100*time.Millisecond, func(g *Group) error {
-		if err := g.StartHere(echo, "a"); err != nil {
-			return err
-		}
-		_, err := g.Receive(new(string))
-		return err
-	})
-	require.EqualError(t, err, "stopped: not done after 100ms")
-}
-
-func TestEarlyExitOfAWorkerEndsTheGroup(t *testing.T) {
-	err := Run(t.Context(), time.Minute, func(g *Group) error {
-		if err := g.Start(nil, "a", "b"); err != nil {
-			return err
-		}
-		g.Send("a", "exit")
-		_, err := g.Receive(new(string))
-		return err
-	})
-	require.EqualError(t, err, "a has ended: exit status 0")
-}
-
-func TestTimeoutEndsTheGroup(t *testing.T) {
-	err := Run(t.Context(), 100*time.Millisecond, func(g *Group) error {
-		if err := g.Start(nil, "a"); err != nil {
-			return err
-		}
-		_, err := g.Receive(new(string))
-		return err
-	})
-	require.EqualError(t, err, "stopped: not done after 100ms")
+	for name, c := range map[string]struct {
+		start func(g *Group, names ...string) error
+		ended string
+	}{
+		"processes":  {func(g *Group, names ...string) error { return g.Start(nil, names...) }, "a has ended: exit status 0"},
+		"goroutines": {func(g *Group, names ...string) error { return g.StartHere(echo, names...) }, "a has ended"},
+	} {
+		t.Run(name+" answer until they are finished", func(t *testing.T) {
+			require.NoError(t, Run(t.Context(), time.Minute, func(g *Group) error {
+				require.NoError(t, c.start(g, "a", "b"))
+				for _, name := range []string{"a", "b"} {
+					g.Send(name, "to "+name)
+					var message string
+					from, err := g.Receive(&message)
+					require.NoError(t, err)
+					require.Equal(t, name, from)
+					require.Equal(t, "to "+name, message)
+				}
+				g.Finish()
+				return nil
+			}))
+		})
+		t.Run("early exit ends "+name, func(t *testing.T) {
+			require.EqualError(t, Run(t.Context(), time.Minute, func(g *Group) error {
+				require.NoError(t, c.start(g, "a", "b"))
+				g.Send("a", "exit")
+				_, err := g.Receive(new(string))
+				return err
+			}), c.ended)
+		})
+		t.Run("timeout ends "+name, func(t *testing.T) {
+			require.EqualError(t, Run(t.Context(), 100*time.Millisecond, func(g *Group) error {
+				require.NoError(t, c.start(g, "a"))
+				_, err := g.Receive(new(string))
+				return err
+			}), "stopped: not done after 100ms")
+		})
+	}
 }
 
 func TestErrorOfTheStoryIsReturned(t *testing.T) {
