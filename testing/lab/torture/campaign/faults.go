@@ -38,49 +38,30 @@ const (
 
 // faults are those of every engine.
 var faults = []Fault{
-	{"kill the leader", Servers, workload.Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
-		return c.killServers(c.leader())
-	}},
-	{"kill a follower", Servers, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.killServers(c.follower(r))
-	}},
-	{"kill the leader and a follower", Servers, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.killServers(c.leader(), c.follower(r))
-	}},
-	{"kill both followers", Servers, workload.Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
-		leader := c.leader()
-		return c.killServers((leader+1)%Members, (leader+2)%Members)
-	}},
-	{"pause the leader", Servers, workload.Short, pauseLeader},
-	{"pause the leader for long", Servers, workload.Long, pauseLeader},
-	{"pause a follower", Servers, workload.Short, pauseFollower},
-	{"pause a follower for long", Servers, workload.Long, pauseFollower},
-	{"isolate the leader", Servers, workload.Short, isolateLeader},
-	{"isolate the leader for long", Servers, workload.Long, isolateLeader},
-	{"isolate a follower", Servers, workload.Short, isolateFollower},
-	{"isolate a follower for long", Servers, workload.Long, isolateFollower},
+	{"kill the leader", Servers, workload.Short, members(leader, Cluster.Kill, Cluster.Restart)},
+	{"kill a follower", Servers, workload.Long, members(follower, Cluster.Kill, Cluster.Restart)},
+	{"kill the leader and a follower", Servers, workload.Long, members(leaderAndFollower, Cluster.Kill, Cluster.Restart)},
+	{"kill both followers", Servers, workload.Short, members(followers, Cluster.Kill, Cluster.Restart)},
+	{"pause the leader", Servers, workload.Short, members(leader, Cluster.Pause, Cluster.Resume)},
+	{"pause the leader for long", Servers, workload.Long, members(leader, Cluster.Pause, Cluster.Resume)},
+	{"pause a follower", Servers, workload.Short, members(follower, Cluster.Pause, Cluster.Resume)},
+	{"pause a follower for long", Servers, workload.Long, members(follower, Cluster.Pause, Cluster.Resume)},
+	{"isolate the leader", Servers, workload.Short, members(leader, Cluster.Isolate, reunite)},
+	{"isolate the leader for long", Servers, workload.Long, members(leader, Cluster.Isolate, reunite)},
+	{"isolate a follower", Servers, workload.Short, members(follower, Cluster.Isolate, reunite)},
+	{"isolate a follower for long", Servers, workload.Long, members(follower, Cluster.Isolate, reunite)},
 
-	{"pause a process", Clients, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.pauseClient(c.anyClient(r))
-	}},
-	{"kill a process", Clients, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.replaceClient(c.anyClient(r), syscall.SIGKILL)
-	}},
-	{"stop a process", Clients, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.replaceClient(c.anyClient(r), syscall.SIGTERM)
-	}},
+	{"pause a process", Clients, workload.Long, onClient((*Campaign).pauseClient)},
+	{"kill a process", Clients, workload.Moment, onClient(replace(syscall.SIGKILL))},
+	{"stop a process", Clients, workload.Moment, onClient(replace(syscall.SIGTERM))},
 
-	{"reset connections", Connections, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.Disturb(c.anyClient(r), Link.Reset)
-	}},
-	{"half-open connections", Connections, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.Disturb(c.anyClient(r), Link.HalfOpen)
-	}},
-	{"freeze connections", Connections, workload.Short, freeze(true, true)},
-	{"freeze connections for long", Connections, workload.Long, freeze(true, true)},
-	{"freeze what a process sends", Connections, workload.Long, freeze(true, false)},
-	{"freeze what a process receives", Connections, workload.Long, freeze(false, true)},
-	{"lose replies to a process", Connections, workload.Short, loseReplies},
+	{"reset connections", Connections, workload.Moment, onClient(disturb(Link.Reset))},
+	{"half-open connections", Connections, workload.Long, onClient(disturb(Link.HalfOpen))},
+	{"freeze connections", Connections, workload.Short, onClient(freeze(true, true))},
+	{"freeze connections for long", Connections, workload.Long, onClient(freeze(true, true))},
+	{"freeze what a process sends", Connections, workload.Long, onClient(freeze(true, false))},
+	{"freeze what a process receives", Connections, workload.Long, onClient(freeze(false, true))},
+	{"lose replies to a process", Connections, workload.Short, onClient(loseReplies)},
 	{"reset all connections", Connections, workload.Moment, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
 		for i := range c.links {
 			_, _, _ = c.Disturb(i, Link.Reset)
@@ -180,25 +161,34 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// leader returns the index of the leader, or of any member if there is none.
-func (c *Campaign) leader() int {
+// leader returns the index of the leader, or of any member without a leader.
+func leader(c *Campaign, _ *rand.Rand) []int {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
 	i, err := c.Cluster.Leader(ctx)
 	if err != nil {
-		return 0
+		i = 0
 	}
-	return i
+	return []int{i}
 }
 
-// follower returns the index of a follower, preferably of the one that the client
-// of anyClient is connected to.
-func (c *Campaign) follower(r *rand.Rand) int {
-	leader, home := c.leader(), int(c.homes[c.anyClient(r)].Load())
+// follower returns the index of a follower, preferably of the member that the client of
+// anyClient is connected to.
+func follower(c *Campaign, r *rand.Rand) []int {
+	leader, home := leader(c, r)[0], int(c.homes[c.anyClient(r)].Load())
 	if home != leader {
-		return home
+		return []int{home}
 	}
-	return (leader + 1 + r.IntN(Members-1)) % Members
+	return []int{(leader + 1 + r.IntN(Members-1)) % Members}
+}
+
+func leaderAndFollower(c *Campaign, r *rand.Rand) []int {
+	return append(leader(c, r), follower(c, r)...)
+}
+
+func followers(c *Campaign, r *rand.Rand) []int {
+	leader := leader(c, r)[0]
+	return []int{(leader + 1) % Members, (leader + 2) % Members}
 }
 
 // anyClient returns the index of a client, in most cases of the one that has held a
@@ -223,47 +213,34 @@ func (c *Campaign) LongestHolder() int {
 	return -1
 }
 
-func (c *Campaign) killServers(which ...int) (string, func() error, error) {
-	var names []string
-	for _, i := range which {
-		names = append(names, c.Cluster.Addr(i))
-		if err := c.Cluster.Kill(i); err != nil {
-			return "", nil, err
+// members is a fault of some members, all of which end the fault at once: a member may need the
+// others to start.
+func members(which func(*Campaign, *rand.Rand) []int, begin, end func(Cluster, int) error) func(*Campaign, *rand.Rand) (string, func() error, error) {
+	return func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		all, names := which(c, r), []string{}
+		for _, i := range all {
+			names = append(names, c.Cluster.Addr(i))
+			if err := begin(c.Cluster, i); err != nil {
+				return "", nil, err
+			}
 		}
+		return strings.Join(names, " and "), func() error {
+			errs := make([]error, len(all))
+			var wg sync.WaitGroup
+			for n, i := range all {
+				wg.Go(func() { errs[n] = end(c.Cluster, i) })
+			}
+			wg.Wait()
+			return errors.Join(errs...)
+		}, nil
 	}
-	return strings.Join(names, " and "), func() error {
-		errs := make([]error, len(which))
-		var wg sync.WaitGroup
-		for n, i := range which { // all at once: a member may need the others to start
-			wg.Go(func() { errs[n] = c.Cluster.Restart(i) })
-		}
-		wg.Wait()
-		return errors.Join(errs...)
-	}, nil
 }
 
-func pauseLeader(c *Campaign, _ *rand.Rand) (string, func() error, error) {
-	return c.pauseServer(c.leader())
-}
+func reunite(c Cluster, _ int) error { return c.Heal() }
 
-func pauseFollower(c *Campaign, r *rand.Rand) (string, func() error, error) {
-	return c.pauseServer(c.follower(r))
-}
-
-func (c *Campaign) pauseServer(i int) (string, func() error, error) {
-	return c.Cluster.Addr(i), func() error { return c.Cluster.Resume(i) }, c.Cluster.Pause(i)
-}
-
-func isolateLeader(c *Campaign, _ *rand.Rand) (string, func() error, error) {
-	return c.isolate(c.leader())
-}
-
-func isolateFollower(c *Campaign, r *rand.Rand) (string, func() error, error) {
-	return c.isolate(c.follower(r))
-}
-
-func (c *Campaign) isolate(i int) (string, func() error, error) {
-	return c.Cluster.Addr(i), c.Cluster.Heal, c.Cluster.Isolate(i)
+// onClient is a fault of the client of anyClient.
+func onClient(begin func(c *Campaign, client int) (string, func() error, error)) func(*Campaign, *rand.Rand) (string, func() error, error) {
+	return func(c *Campaign, r *rand.Rand) (string, func() error, error) { return begin(c, c.anyClient(r)) }
 }
 
 func (c *Campaign) pauseClient(i int) (string, func() error, error) {
@@ -282,11 +259,13 @@ func (c *Campaign) pauseClient(i int) (string, func() error, error) {
 	}, nil
 }
 
-// replaceClient ends a client's process and starts another one.
-func (c *Campaign) replaceClient(i int, sig syscall.Signal) (string, func() error, error) {
-	p := c.client(i)
-	p.end(sig)
-	return p.name, nil, c.startClient(i)
+// replace ends a client's process and starts another one.
+func replace(sig syscall.Signal) func(*Campaign, int) (string, func() error, error) {
+	return func(c *Campaign, i int) (string, func() error, error) {
+		p := c.client(i)
+		p.end(sig)
+		return p.name, nil, c.startClient(i)
+	}
 }
 
 // Disturb injects a fault into the connections of a client.
@@ -302,16 +281,18 @@ func (c *Campaign) Disturb(i int, inject func(Link)) (string, func() error, erro
 	}, nil
 }
 
-func freeze(requests, replies bool) func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-	return func(c *Campaign, r *rand.Rand) (string, func() error, error) {
-		return c.Disturb(c.anyClient(r), func(l Link) { l.Hold(requests, replies) })
-	}
+func disturb(inject func(Link)) func(*Campaign, int) (string, func() error, error) {
+	return func(c *Campaign, i int) (string, func() error, error) { return c.Disturb(i, inject) }
 }
 
-// loseReplies has servers carry out what a client asks for, and the client never learn of it.
-func loseReplies(c *Campaign, r *rand.Rand) (string, func() error, error) {
-	i := c.anyClient(r)
-	what, heal, err := c.Disturb(i, func(l Link) { l.Hold(false, true) })
+func freeze(requests, replies bool) func(*Campaign, int) (string, func() error, error) {
+	return disturb(func(l Link) { l.Hold(requests, replies) })
+}
+
+// loseReplies has servers carry out the requests of a client, and the client never learn of
+// the effects.
+func loseReplies(c *Campaign, i int) (string, func() error, error) {
+	what, heal, err := freeze(false, true)(c, i)
 	return what, func() error {
 		_, _, _ = c.Disturb(i, Link.Reset)
 		return heal()
