@@ -1,5 +1,7 @@
 package main
 
+// This file has the clients to compare, and the network between them and the server.
+
 import (
 	"context"
 	"io"
@@ -19,7 +21,7 @@ import (
 const (
 	floor  = "floor"    // a bare create and delete with go-zookeeper's client
 	zkLock = "zk.Lock"  // go-zookeeper's Lock
-	ours   = "lockpool" // with its defaults
+	ours   = "lockpool" // with the defaults
 	off    = "off"      // lockpool without local turns
 )
 
@@ -28,8 +30,8 @@ var withoutLocalTurns = []lockpool.Option{lockpool.WithLocalTurns(0)}
 
 // client is a client library on one or more connections.
 type client interface {
-	// worker returns a lock on path for one goroutine. Workers on the same path
-	// exclude each other, except those of the floor.
+	// worker returns a lock on path for one goroutine. Workers on the same path exclude
+	// each other, except the floor's.
 	worker(path string) worker
 	close()
 }
@@ -41,7 +43,7 @@ type worker interface {
 
 const sessionTimeout = 30 * time.Second
 
-// open opens a client of that kind, with at most that many connections.
+// open opens a client of the kind, with at most conns connections.
 func open(kind string, n *network, conns int) client {
 	if kind == ours || kind == off {
 		return openPool(kind, n, sessionTimeout, lockpool.WithMaxSessions(conns))
@@ -59,7 +61,7 @@ func openPool(kind string, n *network, timeout time.Duration, opts ...lockpool.O
 	return poolClient{must(lockpool.OpenConnector(connector, opts...))}
 }
 
-// openConns opens a connClient. Its connections are established when it returns.
+// openConns opens a connClient. The connections are then established.
 func openConns(kind string, n *network, conns int) *connClient {
 	c := &connClient{floor: kind == floor}
 	for range conns {
@@ -84,7 +86,7 @@ func openConns(kind string, n *network, conns int) *connClient {
 	return c
 }
 
-// connClient is a go-zookeeper client: its Lock, or the floor.
+// connClient is a go-zookeeper client: the Lock, or the floor.
 type connClient struct {
 	conns []*zk.Conn
 	next  int
@@ -149,7 +151,7 @@ func (w *poolWorker) lock() (err error) {
 
 func (w *poolWorker) unlock() error { return w.held.Unlock(context.Background()) }
 
-// network is how a client reaches the server. It counts what comes from there.
+// network is how a client reaches the server. It counts the packets from there.
 type network struct {
 	delay    time.Duration // of everything, in each direction
 	received atomic.Int64  // bytes
@@ -177,8 +179,8 @@ func (c countingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// distant returns the near end of a line to conn on which everything takes some time,
-// in each direction.
+// distant returns the near end of a slow line to conn: everything takes some time, in each
+// direction.
 func distant(conn net.Conn, delay time.Duration) net.Conn {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer listener.Close()

@@ -1,5 +1,7 @@
 package main
 
+// This file has processes contend for one lock.
+
 import (
 	"cmp"
 	"encoding/gob"
@@ -67,7 +69,7 @@ func contend(c contest) []hold {
 	return all
 }
 
-// contender is the main function of the processes that the function contend starts.
+// contender is the main function of the processes started by the function contend.
 func contender() {
 	c := open(*child, &network{delay: *delay}, 1)
 	defer c.close()
@@ -97,7 +99,8 @@ func fight(c client, path string, goroutines int, work time.Duration) []hold {
 				}
 				h.Unlocked = time.Now().UnixNano()
 				check(w.unlock())
-				// The holds that empty the queue are hand-overs, but no turns of the duration.
+				// The holds in emptying the queue are hand-overs, but no turns of the
+				// duration.
 				if work > 0 || h.Granted < end.UnixNano() {
 					holds[i] = append(holds[i], h)
 				}

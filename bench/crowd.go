@@ -1,6 +1,6 @@
 package main
 
-// This file has the scenarios of many goroutines that wait in one process.
+// This file has the scenarios of many goroutines waiting in one process.
 
 import (
 	"context"
@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// cost is what it costs a process that many of its goroutines wait.
+// cost is the cost, for a process, of many waiting goroutines.
 type cost struct {
 	Time  time.Duration // until all wait
 	Heap  int64         // bytes of the heap and of stacks
 	Bytes int64         // from the server
 }
 
-// gather starts goroutines at once that call wait, and returns when all of them are queued.
-// No other goroutines may wait at the server.
+// gather starts goroutines at once, each to call wait, and returns when all of them are
+// queued. No other goroutines may wait at the server.
 func gather(kind string, clients []client, n *network, count int, wait func()) cost {
 	heap, bytes := inUse(), n.received.Load()
 	start := time.Now()
@@ -38,7 +38,7 @@ func gather(kind string, clients []client, n *network, count int, wait func()) c
 	return cost{took, inUse() - heap, n.received.Load() - bytes}
 }
 
-// queued reports whether that many goroutines wait: in the pools and, unless their turns are
+// queued reports whether count goroutines wait: in the pools and, unless their turns are
 // local, at the server.
 func queued(kind string, clients []client, count int) bool {
 	if kind != zkLock {
@@ -68,8 +68,7 @@ func awaitNoWatches() {
 	}
 }
 
-// waiters returns the scenario of that many waiters of one process, which does nothing
-// else.
+// waiters returns the scenario of count waiters of an otherwise idle process.
 func waiters(count int) scenario {
 	return scenario{fmt.Sprintf("waiters-%d", count), turns, []line{
 		{fmt.Sprintf("%d waiters of one process: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
@@ -111,7 +110,7 @@ func crowded(count int) {
 	check(gob.NewEncoder(os.Stdout).Encode(cost))
 }
 
-// burn is the child that keeps a processor busy.
+// burn is the child keeping a processor busy.
 const burn = "burn"
 
 func burnUntilTold() {
@@ -138,7 +137,7 @@ func besideOtherWork(f func()) {
 	f()
 }
 
-// tenThousandHandles has a pool with default options use all of its handles.
+// tenThousandHandles has a pool with default options use all handles.
 func tenThousandHandles(kind string) (figures []float64) {
 	const count = 10_000 - 2 // besides the holder, and an unrelated lock
 	awaitNoWatches()

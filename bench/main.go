@@ -4,11 +4,11 @@
 //	go run ./bench [-row NAME] [-d 2s] [-runs 5] [-zookeeper HOST:PORT] [-write]
 //
 // The clients take turns on one server (A B C A B C ...), because only ratios between
-// turns that follow each other are comparable. The table shows the median of a client's
-// turns and, in parentheses, the worst of them; the ratios are treated alike. The first
-// turn of each client is not counted. Without -zookeeper, the command starts the
-// packaged server in its default configuration, with fsync. With -write, it puts the
-// table into README.md and docs/performance.md.
+// consecutive turns are comparable. The table shows the median of a client's turns and, in
+// parentheses, the worst of them; the ratios are treated alike. The first turn of each
+// client is not counted. Without -zookeeper, the command starts the packaged server in its
+// default configuration, with fsync. With -write, the command puts the table into README.md
+// and docs/performance.md.
 package main
 
 import (

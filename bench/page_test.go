@@ -98,7 +98,7 @@ func read(t *testing.T, file string) map[string]map[string]string {
 	return page
 }
 
-// evaluate returns the value of a formula, which is a constant expression of Go.
+// evaluate returns the value of a formula, a constant expression of Go.
 func evaluate(t *testing.T, formula, variable string, value int) float64 {
 	t.Helper()
 	scope := types.NewPackage("page", "page")

@@ -66,7 +66,7 @@ var scenarios = []scenario{
 	{"sessions-100-distant", all, []line{
 		{"the same, 1 ms from the server (floor: a delete): from `Unlock` to the next grant, p50, µs", floor, false, "1"},
 	}, func(client string) []float64 { return drainSessions(client, 100, time.Millisecond)[3:] }},
-	// lockpool goes first: the others have as many connections as it opened.
+	// lockpool goes first: the others have as many connections as lockpool opened.
 	{"locks-64", []string{ours, floor, zkLock}, []line{
 		{"64 goroutines started at once on 64 locks: locks/s", floor, true, "0.95"},
 	}, manyLocks},
@@ -93,7 +93,7 @@ var scenarios = []scenario{
 
 var locks int
 
-// newLock returns the path of a lock that nobody has used.
+// newLock returns the path of a never used lock.
 func newLock() string {
 	locks++
 	return fmt.Sprintf("/bench-%d", locks)
@@ -119,14 +119,14 @@ func alone(client string) []float64 {
 	return []float64{middle(acquire), middle(release)}
 }
 
-// rate has processes contend for one lock and do nothing under it.
+// rate has processes contend for one lock, without work under the lock.
 func rate(client string, processes int) []float64 {
 	holds := contend(contest{clients: slices.Repeat([]string{client}, processes), goroutines: 1})
 	return []float64{float64(len(holds)) / duration.Seconds()}
 }
 
-// handOver has processes hold one lock for so long that all the others are queued when
-// it is unlocked.
+// handOver has processes hold one lock long enough for all others to queue before the
+// Unlock.
 func handOver(client string, processes int, delay time.Duration) []float64 {
 	if client == floor {
 		return bareDelete(delay)
@@ -171,7 +171,7 @@ func shares(client string) []float64 {
 	return []float64{total / duration.Seconds(), 100 * slices.Min(counts) / total, 100 * slices.Max(counts) / total}
 }
 
-// fifthProcess counts tenancies: the holds of one process between those of others.
+// fifthProcess counts tenancies: the holds of one process between the holds of others.
 func fifthProcess(client string) []float64 {
 	const others = 4
 	holds := contend(contest{clients: append(slices.Repeat([]string{client}, others), zkLock), goroutines: 50})
@@ -187,15 +187,16 @@ func fifthProcess(client string) []float64 {
 	return []float64{float64(turns) * others / float64(tenancies)}
 }
 
-// drained is what it takes to empty a queue in which each waiter unlocks as soon as it
-// is granted the lock.
+// drained is the cost of emptying a queue of waiters, each unlocking as soon as granted the
+// lock.
 type drained struct {
 	time                      time.Duration
 	requests, wakeups, kBytes float64 // for each waiter
 	handOver                  float64 // the median from Unlock to the next grant, µs
 }
 
-// drain has waiters queue on the clients behind a holder, and measures from its release.
+// drain has waiters queue on the clients behind a holder, and measures from the holder's
+// release.
 func drain(kind string, clients []client, n *network, waiters int) drained {
 	awaitNoWatches()
 	lock := newLock()
@@ -243,8 +244,8 @@ func drainOneSession(kind string) []float64 {
 	return []float64{millis(d.time), d.requests, d.wakeups, d.kBytes}
 }
 
-// manySessions returns the scenario of that many processes that wait for one lock. If each
-// release woke all waiters, the lines for each would grow with their number.
+// manySessions returns the scenario of many processes waiting for one lock. If each release
+// woke all waiters, the lines for each would grow with their number.
 func manySessions(waiters int) scenario {
 	return scenario{fmt.Sprintf("sessions-%d", waiters), peers, []line{
 		{fmt.Sprintf("%d waiters with a session each: time until all have had the lock, ms", waiters), zkLock, false, "0.9"},
@@ -321,7 +322,7 @@ func manyLocks(kind string) []float64 {
 	return []float64{float64(total) / duration.Seconds()}
 }
 
-// lockAgain has a holder take its lock again and again.
+// lockAgain has a holder take the lock again and again.
 func lockAgain(kind string) []float64 {
 	c := openPool(kind, &network{}, sessionTimeout)
 	defer c.close()
@@ -342,7 +343,7 @@ func lockAgain(kind string) []float64 {
 	return []float64{float64(result.T.Nanoseconds()) / float64(result.N), float64(result.AllocsPerOp())}
 }
 
-// newName counts the requests for locks that nobody has used.
+// newName counts the requests for never used locks.
 func newName(kind string) []float64 {
 	const names = 20
 	c := open(kind, &network{}, 1)
@@ -361,7 +362,7 @@ func newName(kind string) []float64 {
 	return []float64{float64(received) / names}
 }
 
-// contenders creates nodes that contend for a lock, in transactions of 500.
+// contenders creates contending nodes for a lock, in transactions of 500.
 func contenders(conn *zk.Conn, count int, create func(i int) []any) {
 	for begin := 0; begin < count; begin += 500 {
 		var ops []any

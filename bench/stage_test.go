@@ -25,8 +25,8 @@ type counts map[string]float64
 // The columns.
 const (
 	requests = "requests" // pings included
-	writes   = "writes"   // those of the requests that the ensemble must agree on
-	watches  = "watches"  // set, less those that are gone
+	writes   = "writes"   // the requests that require a majority
+	watches  = "watches"  // set, less gone
 	wakeups  = "wake-ups"
 	received = "bytes to the server"
 	sent     = "bytes from it"
@@ -42,7 +42,7 @@ type stage struct {
 	timeout              time.Duration // of sessions
 }
 
-// calm is a session timeout so long that sessions send nothing by themselves.
+// calm is a session timeout too long for sessions to send anything by themselves.
 const calm = 24 * time.Hour
 
 func newStage(t *testing.T, timeout time.Duration) *stage {
@@ -68,9 +68,9 @@ func (s *stage) measure(f func()) counts {
 	return after
 }
 
-// measureLong returns what a long time costs. It measures only a part of it: the more
-// sessions there are, the less does a count depend on chance: each looks at its watches at
-// random times.
+// measureLong returns what a long time costs. Only a part is measured: with more sessions,
+// a count depends less on chance, because each session looks at its watches at random
+// times.
 func (s *stage) measureLong(d time.Duration, parts int) counts {
 	found := s.measure(func() { time.Sleep(d / time.Duration(parts)) })
 	for column := range found {
@@ -91,7 +91,7 @@ func (s *stage) counts() counts {
 	}
 }
 
-// pool opens a pool. Its session is opened when it first needs it.
+// pool opens a pool. The session is opened when first needed.
 func (s *stage) pool() *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: []string{"zk:2181"}, SessionTimeout: s.timeout, Logger: slog.New(slog.DiscardHandler),
@@ -139,12 +139,12 @@ func (s *stage) lock(p *lockpool.Pool, name string, opts ...lockpool.LockOption)
 
 func (s *stage) unlock(l *lockpool.Lock) { require.NoError(s, l.Unlock(s.Context())) }
 
-// wait starts a goroutine that waits for a lock. It returns functions that end the wait,
-// and that return the lock once it has been granted.
+// wait starts a goroutine waiting for a lock. It returns one function to end the wait, and
+// one to return the lock once granted.
 func (s *stage) wait(p *lockpool.Pool, name string) (giveUp func(), granted func() *lockpool.Lock) {
 	ctx, cancel := context.WithCancel(s.Context())
 	locks := make(chan *lockpool.Lock, 1)
-	go func() { // ends when it has the lock, or gives up
+	go func() { // ends with the grant, or on giving up
 		l, err := p.Lock(ctx, name)
 		if err == nil {
 			locks <- l
@@ -158,7 +158,7 @@ func (s *stage) wait(p *lockpool.Pool, name string) (giveUp func(), granted func
 // operations are what operations cost, by their names on the page.
 type operations map[string]counts
 
-// uncontended measures operations that no other contender takes part in.
+// uncontended measures operations without other contenders.
 func uncontended(t *testing.T, k int) operations {
 	found := operations{}
 	synctest.Test(t, func(t *testing.T) {
@@ -243,12 +243,12 @@ func uncontended(t *testing.T, k int) operations {
 	return found
 }
 
-// long is the length from which on a queue is not listed to look at the watches of a session
-// that has one waiter.
+// long is the least length of a queue not listed for the watches of a session with one
+// waiter.
 const long = 200
 
-// contended measures operations on a lock with n contenders, each with a session of its
-// own: one that holds it, and others that wait.
+// contended measures operations on a lock with n contenders, each with a separate session:
+// one holder, and waiters.
 func contended(t *testing.T, n int) operations {
 	found := operations{}
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +293,7 @@ func contended(t *testing.T, n int) operations {
 	return found
 }
 
-// idle measures n processes that do nothing, with sessions of the default timeout.
+// idle measures n idle processes, with sessions of the default timeout.
 func idle(t *testing.T, n int) operations {
 	found := operations{}
 	synctest.Test(t, func(t *testing.T) {

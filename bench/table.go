@@ -1,5 +1,7 @@
 package main
 
+// This file runs scenarios, and writes their figures as a table.
+
 import (
 	"bytes"
 	"fmt"
@@ -10,7 +12,7 @@ import (
 	"time"
 )
 
-// scenario is something that clients do in turns.
+// scenario is an activity of clients in turns.
 type scenario struct {
 	name    string   // for -row
 	clients []string // in the order of their turns
@@ -22,16 +24,16 @@ type scenario struct {
 // line is a line of the table: one figure of each client.
 type line struct {
 	what      string
-	reference string // the client that lockpool is compared with, if any
+	reference string // the client to compare lockpool with, if any
 	more      bool   // more is better
 	target    string
 }
 
-// figures are the results of each client for one line, in the order of its turns.
+// figures are the results of each client for one line, in the order of turns.
 type figures map[string][]float64
 
-// run lets the clients take turns. The first turn of each, which warms up the server,
-// is not counted.
+// run lets the clients take turns. The first turn of each warms up the server, and is not
+// counted.
 func (s scenario) run(turns int) []figures {
 	results := make([]figures, len(s.lines))
 	for i := range results {
@@ -49,7 +51,7 @@ func (s scenario) run(turns int) []figures {
 	return results
 }
 
-// columns are the clients that have a column.
+// columns are the clients with a column.
 var columns = []string{floor, zkLock, ours, off}
 
 // header returns the first two rows of the table.
@@ -60,10 +62,10 @@ func header() string {
 
 func row(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
 
-// row returns the row of a line. The figure of a client is the median of its turns, with
+// row returns the row of a line. The figure of a client is the median of all turns, with
 // the worst one in parentheses. Below "beside" are the ratios of a client of ours to the
-// reference: the median, and the worst, of those of turns that followed each other. Where
-// the median is worse than the reference, it is in bold.
+// reference: the median, and the worst, of the ratios of consecutive turns. A median worse
+// than the reference is in bold.
 func (l line) row(f figures) string {
 	cells := []string{l.what}
 	for _, client := range columns {
@@ -115,7 +117,7 @@ func middle[T time.Duration | float64](values []T) T {
 	return slices.Sorted(slices.Values(values))[len(values)/2]
 }
 
-// number formats a figure with three digits or, if it is large, as an integer.
+// number formats a figure with three digits or, if large, as an integer.
 func number(f float64) string {
 	switch {
 	case f >= 100 || f == float64(int64(f)):

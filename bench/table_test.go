@@ -1,5 +1,7 @@
 package main
 
+// This file tests the table and its scenarios.
+
 import (
 	"flag"
 	"log/slog"
@@ -15,7 +17,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenarios start this program again, with flags that only they use.
+// Scenarios start this program again, with flags only for them.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *child != "" {
@@ -30,7 +32,7 @@ func TestEveryClientOfEveryScenarioHasItsFigures(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	*server, *duration = s.Addr(), 30*time.Millisecond
-	t.Setenv("GORACE", "atexit_sleep_ms=10") // of the processes that scenarios start
+	t.Setenv("GORACE", "atexit_sleep_ms=10") // of the processes started by scenarios
 	tooLarge := []string{"processes-4x50", "fifth-process", "drain", "sessions-1000", "sessions-100-distant", "waiters-1000", "waiters-5000",
 		"handles-10000", "queue-5000", "list-10000"}
 	for _, s := range scenarios {

@@ -15,21 +15,21 @@
 //
 // # What gocron cannot carry
 //
-// A Locker is told the name of a job, but neither the period that the run is for nor
-// whether it succeeded. A lock does not remember that a job ran: if the job takes less
-// time than the machines' clocks are apart, the next machine finds the lock free, and
-// runs the job again for the same period. So give [NewLocker] [lockpool.HoldAtLeast], with a
-// time that is longer than the clocks are apart, and shorter than the shortest period. A run that failed, or whose machine crashed, is not made up
-// for. With an Elector, both can happen when the leader changes.
+// A Locker is told the name of a job, but neither the period of the run nor the outcome. A
+// lock does not remember that a job ran: if the job takes less time than the machines'
+// clocks are apart, the next machine finds the lock free, and runs the job again for the
+// same period. So give [NewLocker] [lockpool.HoldAtLeast], with a time longer than the
+// clocks are apart, and shorter than the shortest period. A failed run, or a run on a
+// crashed machine, is not made up for. With an Elector, both can happen when the leader
+// changes.
 //
-// A job cannot be told that its lock or leadership was lost: the context that gocron
-// passes to a job does not end with either, and gocron ignores the error of Unlock. The
-// job goes on, perhaps beside the next holder's. (The pool logs and counts the loss.)
+// A job cannot be told that its lock or leadership was lost: gocron's context for a job
+// does not end with either, and gocron ignores the error of Unlock. The job goes on,
+// perhaps beside the next holder's. (The pool logs and counts the loss.)
 //
-// A job that must finish once for each period, or must stop when its lock is lost, takes a
-// lock itself, without Locker and Elector. In the job's function, call
-// [lockpool.Pool.Once] with the period as the key, and work with the context that it
-// passes on:
+// A job to be finished once for each period, or to be stopped when the lock is lost, takes
+// a lock itself, without Locker and Elector. In the job's function, call
+// [lockpool.Pool.Once] with the period as the key, and work with the context from Once:
 //
 //	gocron.NewTask(func(ctx context.Context) error {
 //		due := time.Now().Round(time.Hour) // the scheduler may be a little early or late
@@ -53,10 +53,10 @@ import (
 )
 
 // NewLocker returns a locker for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. The lock of a job is prefix/NAME, where NAME is
-// what [lockpool.Escape] makes of the job's name. Give each job a name, with
-// [gocron.WithName]: the default is that of its function, such as main.main.func1, which
-// programs with the same prefix might share.
+// [gocron.WithDistributedJobLocker]. The lock of a job is prefix/NAME, where NAME is the
+// job's name after [lockpool.Escape]. Give each job a name, with [gocron.WithName]: the
+// default is the name of the job's function, such as main.main.func1, and programs with the
+// same prefix might share such a name.
 //
 // A locker does not wait: while another machine runs the job, Lock returns
 // [lockpool.ErrLocked], and gocron skips the run. [gocron.AfterLockError] reports this
@@ -95,7 +95,7 @@ var _ gocron.Elector = (*Elector)(nil)
 var errNotLeader = errors.New("lockpool: not the leader")
 
 // NewElector returns an elector for [gocron.WithDistributedElector]. The leader holds the
-// lock of that name. The elector is not a candidate before [Elector.Run] is called.
+// lock name. The elector is not a candidate before [Elector.Run] is called.
 func NewElector(pool *lockpool.Pool, name string, opts ...lockpool.LockOption) *Elector {
 	return &Elector{pool: pool, name: name, opts: opts}
 }
@@ -111,7 +111,7 @@ func (e *Elector) Run(ctx context.Context) error {
 	}, e.opts...)
 }
 
-// IsLeader implements [gocron.Elector]: it returns nil while the elector is the leader.
+// IsLeader implements [gocron.Elector]: nil while the elector is the leader.
 func (e *Elector) IsLeader(context.Context) error {
 	if term := e.term.Load(); term != nil && (*term).Err() == nil {
 		return nil

@@ -1,5 +1,7 @@
 package gocron_test
 
+// This file tests lockers and electors on several machines.
+
 import (
 	"context"
 	"sync/atomic"
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) { locktest.Main(m) }
 
 const period = 500 * time.Millisecond
 
-// job is a job of several machines. It counts runs, and those that overlap another.
+// job is a job of several machines, counting runs and overlapping runs.
 type job struct {
 	length         time.Duration
 	skipped        atomic.Int32 // because another machine had the lock
@@ -28,7 +30,7 @@ type job struct {
 }
 
 // schedule starts a machine that runs the job every period, from a moment on. It returns
-// the number of its runs.
+// the number of the machine's runs.
 func (j *job) schedule(b *locktest.Bench, start time.Time, opt gocron.SchedulerOption) *atomic.Int32 {
 	s, err := gocron.NewScheduler(opt)
 	require.NoError(b, err)

@@ -1,5 +1,7 @@
 package gocron_test
 
+// This file tests the examples of docs/adapters.md.
+
 import (
 	"context"
 	"errors"
@@ -17,7 +19,7 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// The two functions that follow are those of docs/adapters.md.
+// The next two functions are on the page docs/adapters.md.
 
 func newScheduler(pool *lockpool.Pool) (gocron.Scheduler, error) {
 	// The locks are billing/jobs/NAME OF THE JOB. 30 s are longer than the machines' clocks are
@@ -44,7 +46,7 @@ func addReindex(scheduler gocron.Scheduler, pool *lockpool.Pool) error {
 // reindex is the job of the page. A bubble sets it.
 var reindex func(context.Context) error
 
-// byPeriod counts runs by the period that they are for.
+// byPeriod counts runs by their period.
 type byPeriod struct {
 	mu   sync.Mutex
 	runs map[time.Time]int

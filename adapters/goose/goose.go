@@ -1,5 +1,5 @@
-// Package goose lets goose v3 migrate under a lock of lockpool, whatever the database:
-// goose's own lockers are for PostgreSQL.
+// Package goose lets goose v3 migrate under a lock of lockpool, with any database: goose's
+// own lockers are for PostgreSQL.
 //
 //	import (
 //		lockgoose "github.com/lockpool/lockpool/adapters/goose"
@@ -12,19 +12,19 @@
 // # A lost lock
 //
 // goose has no way to tell a migration that the lock was lost. The locker closes the
-// connection that goose migrates on, so that no further statement runs on it outside of
-// the transaction that has begun, and Up and the other methods return an error that wraps
-// [lockpool.ErrLockLost]. A transaction that has begun is finished, and a Go migration
-// without a transaction, which uses the database and not the connection, is not stopped.
-// A program that calls goose itself can do without a locker, and have the context of
-// every migration end with the lock:
+// connection of the migration, so that no further statement runs there outside of the
+// present transaction, and Up and the other methods return an error wrapping
+// [lockpool.ErrLockLost]. The present transaction is finished, and a Go migration without a
+// transaction is not stopped, because such a migration uses the database and not the
+// connection. A program calling goose itself can do without a locker, and have the context
+// of every migration end with the lock:
 //
 //	err := pool.Do(ctx, "billing/migrations", func(ctx context.Context) error {
 //		_, err := provider.Up(ctx)
 //		return err
 //	})
 //
-// goose's methods that only read, such as HasPending, take no lock.
+// goose's reading methods, such as HasPending, take no lock.
 package goose
 
 import (
@@ -37,9 +37,9 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// NewSessionLocker returns a locker that holds the lock of that name while a provider
-// migrates. Providers of the same database must be given the same name; one locker may
-// be given to several providers.
+// NewSessionLocker returns a locker, holding the lock name while a provider migrates.
+// Providers of the same database must be given the same name; one locker may be given to
+// several providers.
 //
 // The wait for the lock ends with the context of Up, Down and so on, or earlier with
 // [lockpool.WaitAtMost].
@@ -51,7 +51,7 @@ type locker struct {
 	pool *lockpool.Pool
 	name string
 	opts []lockpool.LockOption
-	held sync.Map // session by *sql.Conn: a provider may lock again before it has unlocked
+	held sync.Map // session by *sql.Conn: a provider may lock again before unlocking
 }
 
 // session is the lock of one connection.
@@ -66,7 +66,7 @@ func (l *locker) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	if err != nil {
 		return err
 	}
-	// The context also ends with Unlock, before which stop is called.
+	// The context also ends with Unlock, but stop is called before.
 	lost := held.Context(context.Background())
 	l.held.Store(conn, session{held, context.AfterFunc(lost, func() { _ = conn.Close() })})
 	return nil

@@ -1,5 +1,7 @@
 package goose_test
 
+// This file tests migrations of several processes, and the loss of the lock.
+
 import (
 	"context"
 	"database/sql"
@@ -22,9 +24,9 @@ func TestMain(m *testing.M) { locktest.Main(m) }
 
 const name = "billing/migrations"
 
-// provider returns a provider of the database in a file, with three migrations of which
-// the second is in Go. Before it locks, goose looks whether there is anything to migrate,
-// and SQLite refuses that while another process writes unless it is told to wait.
+// provider returns a provider of the database in a file, with three migrations, the second
+// in Go. Before locking, goose looks whether there is anything to migrate; SQLite refuses
+// to look while another process writes, unless told to wait.
 func provider(b *locktest.Bench, file string, p *lockpool.Pool, second func(context.Context, *sql.Tx) error) *goose.Provider {
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	require.NoError(b, err)
@@ -45,14 +47,14 @@ func TestOneOfSeveralProcessesMigrates(t *testing.T) {
 	b := locktest.New(t)
 	file := filepath.Join(t.TempDir(), "db")
 	second := func(context.Context, *sql.Tx) error {
-		time.Sleep(50 * time.Millisecond) // in which the others would begin
+		time.Sleep(50 * time.Millisecond) // time for the others to begin
 		return nil
 	}
 	const processes = 4
 	var providers [processes]*goose.Provider
 	for i := range providers {
 		providers[i] = provider(b, file, b.Pool(), second)
-		_, err := providers[i].GetDBVersion(b.Ctx) // creates goose's table, which is tried several times
+		_, err := providers[i].GetDBVersion(b.Ctx) // creates goose's table, with several tries
 		require.NoError(t, err)
 	}
 	var all sync.WaitGroup

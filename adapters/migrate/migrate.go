@@ -1,6 +1,6 @@
-// Package migrate lets golang-migrate v4 migrate under a lock of lockpool, whatever the
-// database: some of its drivers lock nothing beyond their process, such as that for
-// SQLite, and some leave a lock behind when a process crashes.
+// Package migrate lets golang-migrate v4 migrate under a lock of lockpool, with any
+// database: some drivers of golang-migrate lock nothing beyond their process, such as the
+// driver for SQLite, and some leave a lock behind when a process crashes.
 //
 //	import (
 //		"github.com/golang-migrate/migrate/v4"
@@ -10,27 +10,27 @@
 //	driver = lockmigrate.New(driver, pool, "billing/migrations")
 //	m, err := migrate.NewWithInstance("file", source, "sqlite", driver)
 //
-// The database's own lock is not taken anymore: all programs that migrate the database
-// must lock the same name. (migrate's drivers may create the table of versions when they
-// are opened, which is before the lock is taken.)
+// The database's own lock is not taken anymore: all programs migrating the database must
+// lock the same name. (migrate's drivers may create the table of versions when opened,
+// before the lock is taken.)
 //
 // # Waits
 //
-// migrate's drivers lock without a context. [migrate.Migrate.LockTimeout] ends the wait
-// of Up and the other methods, but not that of the driver: if the driver is granted the
-// lock later, nobody unlocks it. So the driver itself waits for at most 10 s, which is
-// less than migrate's default of 15 s; the error then wraps [migrate.ErrLockTimeout].
-// Whoever changes one of the two must change the other: give [New] the option
-// [lockpool.WaitAtMost]. Close ends a wait, and releases the lock.
+// migrate's drivers lock without a context. [migrate.Migrate.LockTimeout] ends the wait of
+// Up and the other methods, but not the driver's: a lock granted to the driver later is
+// never unlocked. So the driver itself waits for at most 10 s, less than migrate's default
+// of 15 s; the error then wraps [migrate.ErrLockTimeout]. With another LockTimeout, change
+// the driver's wait, too: give [New] the option [lockpool.WaitAtMost]. Close ends a wait,
+// and releases the lock.
 //
 // # A lost lock
 //
 // migrate has no way to tell a migration that the lock was lost. The driver asks the
-// service before each migration, and begins none without the lock; one that has begun
-// is finished. While it runs the database is marked as dirty, so the next holder of the
-// lock gets a [migrate.ErrDirty] instead of running it again. Up and the other methods
-// return an error that wraps [lockpool.ErrLockLost]. After that migrate takes its lock for
-// held, and returns [migrate.ErrLocked]: go on with a new [migrate.Migrate].
+// service before each migration, and begins none without the lock; a migration already
+// begun is finished. During a migration the database is marked as dirty, so the next holder
+// of the lock gets a [migrate.ErrDirty] instead of repeating the migration. Up and the
+// other methods return an error wrapping [lockpool.ErrLockLost]. From then on migrate takes
+// its lock for held, and returns [migrate.ErrLocked]: go on with a new [migrate.Migrate].
 package migrate
 
 import (
@@ -46,9 +46,8 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// New returns a driver that does what the given one does, under the lock of that name:
-// Lock and Unlock lock that, and not the database. Only New's driver may be used from
-// then on.
+// New returns a driver with the behavior of d, under the lock name: Lock and Unlock lock
+// this lock, and not the database. Only New's driver may be used from then on.
 func New(d database.Driver, pool *lockpool.Pool, name string, opts ...lockpool.LockOption) database.Driver {
 	opts = append([]lockpool.LockOption{lockpool.WaitAtMost(10 * time.Second)}, opts...)
 	open, end := context.WithCancel(context.Background())
@@ -120,8 +119,8 @@ func (d *driver) Close() error {
 	return errors.Join(err, d.Driver.Close())
 }
 
-// SetVersion implements [database.Driver]. migrate begins each migration with it, by
-// marking the database as dirty.
+// SetVersion implements [database.Driver]. migrate calls SetVersion at the beginning of
+// each migration, to mark the database as dirty.
 func (d *driver) SetVersion(version int, dirty bool) error {
 	if dirty {
 		if err := d.verify(); err != nil {
@@ -139,8 +138,8 @@ func (d *driver) Drop() error {
 	return d.Driver.Drop()
 }
 
-// verify returns an error if the lock was lost. It takes no longer than a session lives
-// without an answer.
+// verify returns an error if the lock was lost. It takes no longer than the life of a
+// session without an answer.
 func (d *driver) verify() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

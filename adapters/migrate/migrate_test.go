@@ -1,5 +1,7 @@
 package migrate_test
 
+// This file tests migrations of several processes, and the loss of the lock.
+
 import (
 	"database/sql"
 	"errors"
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) { locktest.Main(m) }
 
 const name = "billing/migrations"
 
-// hooked is a driver that calls a function before each migration that it runs.
+// hooked is a driver with a call of a function before each migration.
 type hooked struct {
 	database.Driver
 	before func(migration string)
@@ -52,7 +54,7 @@ func open(b *locktest.Bench, file string) database.Driver {
 }
 
 // migrations returns two migrations with a driver. The second has nothing to run, because
-// migrate leaves a goroutine behind that waits until what it has to run is read.
+// migrate leaves a goroutine behind, waiting until the migration is read.
 func migrations(b *locktest.Bench, d database.Driver) *migrate.Migrate {
 	source, err := iofs.New(fstest.MapFS{
 		"1_orders.up.sql":    {Data: []byte("CREATE TABLE orders (id INT)")},
@@ -90,7 +92,7 @@ func TestOneOfSeveralProcessesMigrates(t *testing.T) {
 	const processes = 4
 	var opened [processes]*migrate.Migrate
 	for i := range processes {
-		slow := hooked{open(b, file), func(string) { time.Sleep(50 * time.Millisecond) }} // in which the others would begin
+		slow := hooked{open(b, file), func(string) { time.Sleep(50 * time.Millisecond) }} // time for the others to begin
 		opened[i] = migrations(b, lockmigrate.New(slow, b.Pool(), name))
 	}
 	var errs [processes]error
@@ -166,7 +168,7 @@ func TestWaitsEnd(t *testing.T) {
 		require.NoError(t, err)
 		b.AwaitQueue(name, 1)
 
-		// If it has been granted meanwhile, Close releases it.
+		// Close releases a lock granted meanwhile.
 		late := migrations(b, wrap())
 		late.LockTimeout = 50 * time.Millisecond
 		require.Equal(t, migrate.ErrLockTimeout, late.Up())

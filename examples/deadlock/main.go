@@ -1,14 +1,13 @@
-// Deadlock shows a deadlock between two processes, which lockpool finds and ends. They
-// transfer money between two accounts in opposite directions, and each locks the account
-// that it takes from first. Then each waits for the account that the other one has locked.
+// Deadlock shows a deadlock between two processes, found and ended by lockpool. The
+// processes transfer money between two accounts in opposite directions, and each first
+// locks the account to take from. Then each waits for the account locked by the other one.
 //
 //	go run ./examples/deadlock
 //	go run ./examples/deadlock -svg deadlock.svg
 //
 // The part to copy is in transfer.go: how a program begins again. This file starts the
 // processes, as copies of this program, makes them meet, and shows who waits for whom
-// before the deadlock ends. The picture is drawn by Graphviz, which must be installed for
-// -svg.
+// before the deadlock ends. The picture is drawn by Graphviz: install Graphviz for -svg.
 package main
 
 import (
@@ -35,7 +34,7 @@ ZooKeeper server, which this program starts. With -svg a picture of the deadlock
 also written to a file, for which Graphviz must be installed.
 `
 
-const timeout = 20 * time.Second // for the whole story, which takes about 3 s
+const timeout = 20 * time.Second // for the whole story of about 3 s
 
 func main() {
 	address := demo.ZooKeeperFlag()
@@ -89,7 +88,7 @@ func run(ctx context.Context, address, picture string) (err error) {
 	return os.WriteFile(picture, svg, 0o666)
 }
 
-// bank is the tellers, each a process, as seen by the one that started them.
+// bank is the tellers, each a process, as seen by the starting process.
 type bank struct {
 	tellers *process.Group
 	pool    *lockpool.Pool
@@ -160,14 +159,15 @@ func (b *bank) look(ctx context.Context) error {
 	return nil
 }
 
-// tree returns the first deadlock as a tree: below each party the one that waits for it.
+// tree returns the first deadlock as a tree: below each party the one waiting for the
+// party.
 func tree(g lockpool.WaitGraph) string {
 	var b strings.Builder
 	in := g.Deadlocks[0]
 	at, indent, branch := in[0], "", ""
 	for range in {
 		p := g.Parties[at]
-		place, _, _ := strings.Cut(p.Wait.At, " from ") // without its callers
+		place, _, _ := strings.Cut(p.Wait.At, " from ") // without the callers
 		fmt.Fprintf(&b, "%s%s holds %s, and waits for %s in %s\n", branch, p.Owner, p.Holds[0].Lock, p.Wait.Lock, place)
 		at = in[slices.IndexFunc(in, func(other int) bool { return slices.Contains(g.Parties[other].For, at) })]
 		branch = indent + "└─ "

@@ -1,5 +1,7 @@
 package main
 
+// This file tests the example, and its picture on the pages.
+
 import (
 	"encoding/xml"
 	"os"

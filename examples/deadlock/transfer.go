@@ -1,5 +1,7 @@
 package main
 
+// This file has the transfers, and how a victim of a deadlock begins again.
+
 import (
 	"context"
 	"errors"
@@ -20,12 +22,12 @@ const (
 	shop     = "accounts/shop"
 )
 
-// teller is one of the processes that transfer money.
+// teller is one of the processes.
 type teller struct {
 	*process.Worker
 	pool  *lockpool.Pool
 	dir   string // of the balances
-	other func() // waits until the other teller holds its first lock
+	other func() // waits until the other teller holds the first lock
 }
 
 // jobs are what a teller can be told to do.
@@ -50,8 +52,8 @@ func (t *teller) pay(ctx context.Context) error {
 
 // refund transfers 10 from the shop to the customer. It locks the accounts in the other
 // order than pay. With LockAll(ctx, []string{customer, shop}) in both, they could not wait
-// for each other; where a function locks something that its caller does not know of, that
-// is not as simple.
+// for each other; where a function locks something unknown to the caller, a common order is
+// not as simple.
 func (t *teller) refund(ctx context.Context) error {
 	return t.pool.Do(ctx, shop, func(ctx context.Context) error {
 		t.say("holds %s", shop)
@@ -66,7 +68,7 @@ func (t *teller) refund(ctx context.Context) error {
 }
 
 // untilNoDeadlock does a job, and does it again if it was the victim of a deadlock. By then
-// nothing has been written, and its locks are free, so that the others can go on.
+// nothing has been written, and the victim's locks are free, so that the others can go on.
 func (t *teller) untilNoDeadlock(ctx context.Context, job func(*teller, context.Context) error) error {
 	for {
 		err := job(t, ctx)
@@ -87,7 +89,7 @@ func (t *teller) balance(account string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// add changes the balance of an account, which must be locked.
+// add changes the balance of a locked account.
 func (t *teller) add(account string, amount int) error {
 	balance, err := t.balance(account)
 	if err != nil {
@@ -104,18 +106,18 @@ func file(dir, account string) string {
 	return filepath.Join(dir, strings.ReplaceAll(account, "/", "-"))
 }
 
-// checkAfter is longer than the default of 500 ms, because the program wants to look at the
-// deadlock before it ends.
+// checkAfter is longer than the default of 500 ms, because the program looks at the
+// deadlock before the end.
 const checkAfter = 2 * time.Second
 
-// open opens a pool on the locks of the program whose process ID that is.
+// open opens a pool on the locks of the program with the process ID.
 func open(address string, pid int, owner string) (*lockpool.Pool, error) {
 	return lockpool.Open("zookeeper", fmt.Sprintf("%s/deadlock-%d?session_timeout=10s", address, pid),
 		lockpool.WithOwner(owner), lockpool.WithDeadlockCheck(checkAfter))
 }
 
-// order is what a teller is told to do. It then receives a message when the other one holds
-// its first lock.
+// order is what a teller is told to do. The teller then receives a message when the other
+// one holds the first lock.
 type order struct{ Dir, Job string }
 
 // report is a message of a teller.
@@ -126,14 +128,14 @@ type report struct {
 // The states of a teller.
 const (
 	ready   = "ready"
-	holding = "holding" // its first lock
-	asking  = "asking"  // for its second lock
+	holding = "holding" // the first lock
+	asking  = "asking"  // for the second lock
 	done    = "done"
 )
 
 func (t *teller) say(format string, args ...any) { t.Send(report{Text: fmt.Sprintf(format, args...)}) }
 
-// runTeller is the teller that runs in this process.
+// runTeller is the teller of this process.
 func runTeller(worker *process.Worker, address string) {
 	if err := work(worker, address); err != nil {
 		worker.Send(report{Failure: err.Error()})

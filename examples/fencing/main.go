@@ -1,14 +1,13 @@
-// Fencing shows what a lock alone cannot do, and how its fencing token helps. A
-// worker is paused while it holds a lock, for longer than its session lasts. The
-// lock is granted to another worker. The first worker resumes, unaware of its
-// loss, and writes. The database refuses the write, because it has seen a larger
-// token.
+// Fencing shows what a lock alone cannot do, and how the fencing token helps. A worker is
+// paused under a lock, for longer than its session lasts. The lock is granted to another
+// worker. The first worker resumes, unaware of the loss, and writes. The database refuses
+// the write, because the database has seen a larger token.
 //
 //	go run ./examples/fencing
 //
-// The part to copy is account.go. The workers, in worker.go, are processes,
-// copies of this program. This file starts them and an embedded ZooKeeper server,
-// and pauses one of them with SIGSTOP, which needs a Unix system.
+// The part to copy is account.go. The workers, in worker.go, are processes, copies of this
+// program. This file starts them and an embedded ZooKeeper server, and pauses one of them
+// with SIGSTOP, on a Unix system.
 package main
 
 import (
@@ -30,7 +29,7 @@ import (
 
 const (
 	workerArg = "worker"         // the first argument of a worker
-	timeout   = 20 * time.Second // for the whole story, which takes about 3 s
+	timeout   = 20 * time.Second // for the whole story of about 3 s
 )
 
 func main() {
@@ -70,7 +69,7 @@ type story struct {
 	database string
 }
 
-// run returns an error if the story does not happen as it should.
+// run returns an error if the story does not happen as expected.
 func (s *story) run() error {
 	db, err := openDatabase(s.database)
 	if err != nil {
@@ -109,8 +108,8 @@ func (s *story) run() error {
 		return err
 	}
 
-	// A is told that its work is finished while it is paused. So the first thing
-	// that it does when it resumes is the write.
+	// A, while paused, is told that the work is finished. So the first thing A does on
+	// resuming is the write.
 	if err := a.finishWork(); err != nil {
 		return err
 	}
@@ -141,7 +140,7 @@ func (s *story) printf(worker, format string, args ...any) {
 	fmt.Printf("%5.2f s  %1s  %s\n", time.Since(s.begin).Seconds(), worker, fmt.Sprintf(format, args...))
 }
 
-// worker is a process, as seen by the one that started it.
+// worker is a process, as seen by the starting process.
 type worker struct {
 	*story
 	name    string
@@ -169,7 +168,7 @@ func (s *story) start(name string, amount int64) (*worker, error) {
 	return &worker{s, name, cmd, stdin, json.NewDecoder(stdout), 0}, cmd.Start()
 }
 
-// await prints what the worker reports until it has been in these states, in this
+// await prints the worker's reports until the worker has been in the given states, in this
 // order and in no others.
 func (w *worker) await(states ...string) error {
 	for len(states) > 0 {
@@ -190,10 +189,10 @@ func (w *worker) await(states ...string) error {
 	return nil
 }
 
-// finishWork tells the worker that the work before its write is finished.
+// finishWork tells the worker that the work before the write is finished.
 func (w *worker) finishWork() error { return w.stdin.Close() }
 
-// kill ends a worker that has not exited, in particular a paused one.
+// kill ends a running worker, in particular a paused one.
 func (w *worker) kill() {
 	if w.cmd.ProcessState == nil {
 		_ = w.cmd.Process.Kill()

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the example.
+
 import (
 	"path/filepath"
 	"strings"

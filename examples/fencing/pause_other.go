@@ -2,6 +2,8 @@
 
 package main
 
+// This file refuses to pause processes on systems other than Unix.
+
 import (
 	"errors"
 	"os"

@@ -2,6 +2,8 @@
 
 package main
 
+// This file pauses and resumes processes on Unix.
+
 import (
 	"os"
 	"syscall"

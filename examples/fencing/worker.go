@@ -1,5 +1,7 @@
 package main
 
+// This file has the worker: a change of a balance under a lock.
+
 import (
 	"context"
 	"database/sql"
@@ -17,10 +19,10 @@ import (
 
 const (
 	account        = 7
-	sessionTimeout = 2 * time.Second // short: the story waits until it has passed
+	sessionTimeout = 2 * time.Second // short: the story waits for the whole timeout
 )
 
-// work changes the balance of the account by amount, under its lock.
+// work changes the balance of the account by amount, under the account's lock.
 func work(address, database string, amount int64) error {
 	ctx := context.Background()
 	pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s?session_timeout=%s", address, sessionTimeout))
@@ -54,9 +56,9 @@ func work(address, database string, amount int64) error {
 	}
 	send(hasRead, token, "reads the balance: %d", balance)
 
-	// The worker works until the parent closes its input. A pause can come here or
-	// at any other instant, even between a check of held and the write. So a check
-	// would not help, and there is none.
+	// The worker works until the parent closes the input. A pause can come here or at any
+	// other instant, even between a check of held and the write. So a check would not help,
+	// and there is none.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	balance += amount
 	send("", 0, "writes the balance %d with token %d", balance, token)
@@ -82,13 +84,13 @@ func work(address, database string, amount int64) error {
 	return nil
 }
 
-// openDatabase opens an SQLite file that several processes use.
+// openDatabase opens an SQLite file, used by several processes.
 func openDatabase(file string) (*sql.DB, error) {
 	u := url.URL{Scheme: "file", Path: file, RawQuery: "_pragma=busy_timeout(5000)"}
 	return sql.Open("sqlite", u.String())
 }
 
-// report is a message of a worker, a line of JSON on its standard output.
+// report is a message of a worker, a line of JSON on standard output.
 type report struct {
 	Text  string
 	State string `json:",omitempty"`

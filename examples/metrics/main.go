@@ -1,16 +1,16 @@
-// Metrics shows lockpool's metrics in Prometheus: which locks have waiters, how
-// long they wait, how much time that costs, which locks are lost, and whether the
-// pools are large enough.
+// Metrics shows lockpool's metrics in Prometheus: which locks have waiters, how long they
+// wait, how much time the locks cost, which locks are lost, and whether the pools are large
+// enough.
 //
 //	go run ./examples/metrics
 //	go run ./examples/metrics -addr 127.0.0.1:9464
 //
-// It serves http://ADDR/metrics for Prometheus to scrape, until Ctrl-C. The same
-// directory has a dashboard for Grafana to import, dashboard.json, and alerting
-// rules, alerts.yml, with their tests, alerts_test.yml.
+// The example serves http://ADDR/metrics for Prometheus to scrape, until Ctrl-C. The same
+// directory has a dashboard for Grafana to import, dashboard.json, and alerting rules,
+// alerts.yml, with their tests, alerts_test.yml.
 //
-// The file telemetry.go shows how a pool gets metrics. The shop in shop.go
-// generates some: it is busy, and has its share of trouble.
+// The file telemetry.go shows how a pool gets metrics. The shop in shop.go generates some:
+// a busy shop, with its share of trouble.
 package main
 
 import (

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the example, its dashboard and its alerts.
+
 import (
 	"encoding/json"
 	"fmt"
@@ -64,8 +66,9 @@ func tool(t *testing.T, name string) string {
 // scraper is a Prometheus server.
 type scraper struct{ addr string }
 
-// startPrometheus starts a Prometheus server that scrapes target. It ends with the
-// test, or with the test's process, because that ends the input of its shell.
+// startPrometheus starts a Prometheus server to scrape target. The server ends with the
+// test, or with the test's process, because the process's end is the end of the shell's
+// input.
 func startPrometheus(t *testing.T, target string) *scraper {
 	binary := tool(t, "prometheus")
 	dir := t.TempDir()
@@ -118,7 +121,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ask returns the data that Prometheus's API returns for the path.
+// ask returns the data of Prometheus's API for the path.
 func ask[T any](t *testing.T, p *scraper, path string, params url.Values) (data T) {
 	response, err := http.Get("http://" + p.addr + path + "?" + params.Encode())
 	require.NoError(t, err)
@@ -153,7 +156,7 @@ func (p *scraper) hasNumbers(t *testing.T, query string) bool {
 	return false
 }
 
-// panel is the part of a panel in a Grafana dashboard that the test reads.
+// panel is the tested part of a panel in a Grafana dashboard.
 type panel struct {
 	Title   string
 	Targets []struct{ Expr string }
@@ -186,8 +189,7 @@ var (
 	by       = regexp.MustCompile(`by \([^)]*\)`)
 )
 
-// A metric name that is misspelled, or that has changed, would leave a panel empty
-// and an alert silent.
+// A misspelled or changed metric name would leave a panel empty and an alert silent.
 func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 	t.Parallel()
 	p := startPrometheus(t, start(t))
@@ -203,8 +205,8 @@ func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 	require.Greater(t, len(queries), 15)
 	for _, rule := range alerts(t) {
 		p.query(t, rule.Expr) // must be valid
-		// Few alerts fire during a test. The series that they select must exist,
-		// except for errors that the example does not have.
+		// Few alerts fire during a test. The selected series must exist, except for errors
+		// missing in the example.
 		selectors := selector.FindAllString(by.ReplaceAllString(rule.Expr, ""), -1)
 		require.NotEmpty(t, selectors)
 		for _, s := range selectors {
@@ -236,7 +238,7 @@ func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 		return states["LockpoolLockLost"] == "firing"
 	}, 30*time.Second, 50*time.Millisecond, "locks are broken in the example")
 	require.Len(t, states, len(alerts(t)))
-	require.NotEqual(t, "firing", states["LockpoolLockStuck"]) // it may be pending until there is a rate
+	require.NotEqual(t, "firing", states["LockpoolLockStuck"]) // perhaps pending until there is a rate
 
 	for _, s := range p.query(t, "group by (lockpool_lock_name) (lockpool_lock_held)") {
 		require.Contains(t, []string{"orders", "accounts", "prices", "printers"}, s.Metric["lockpool_lock_name"])

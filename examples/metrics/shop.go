@@ -1,5 +1,7 @@
 package main
 
+// This file has the shop: customers, and trouble with locks.
+
 import (
 	"context"
 	"errors"
@@ -14,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// shop is two services that need the same locks. Here they are in one process.
+// shop is two services with common locks. Here they are in one process.
 type shop struct{ orders, billing *lockpool.Pool }
 
 func openShop(ctx context.Context, address string, meters metric.MeterProvider) (*shop, error) {
@@ -49,8 +51,8 @@ func (s *shop) close() (err error) {
 	return err
 }
 
-// work simulates customers and trouble until ctx ends. It returns the first error
-// that is not expected.
+// work simulates customers and trouble until ctx ends. It returns the first unexpected
+// error.
 func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -107,7 +109,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// spend returns a function that takes a random time between d and 2d.
+// spend returns a function taking a random time between d and 2d.
 func spend(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error { return pause(ctx, d) }
 }
@@ -139,8 +141,8 @@ func (s *shop) transfer(ctx context.Context) error {
 	return locks.Do(ctx, spend(10*time.Millisecond))
 }
 
-// refund and charge take the same locks in different orders, which is a mistake: now and
-// then each waits for the other, until one of them fails with ErrDeadlock.
+// refund and charge take the same locks in different orders, by mistake: now and then each
+// waits for the other, until one of them fails with ErrDeadlock.
 func (s *shop) refund(ctx context.Context) error {
 	return both(ctx, s.billing, "accounts/8", "accounts/9")
 }
@@ -170,8 +172,8 @@ func (s *shop) print(ctx context.Context) error {
 	return s.orders.Semaphore("printers", 2).Do(ctx, 1, spend(20*time.Millisecond))
 }
 
-// trouble breaks locks, and now and then expires a session, which only the
-// embedded server can do.
+// trouble breaks locks, and now and then expires a session, possible only on the embedded
+// server.
 func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) error {
 	if embedded != nil && round%20 == 0 {
 		sessions := embedded.State().Sessions

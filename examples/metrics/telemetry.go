@@ -1,5 +1,7 @@
 package main
 
+// This file sets up metrics for a pool.
+
 import (
 	"fmt"
 	"os"
@@ -15,7 +17,7 @@ import (
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// newMeters returns a meter provider and the registry that its metrics are in.
+// newMeters returns a meter provider and the registry of the metrics.
 func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 	registry := prometheus.NewRegistry()
 	reader, err := exporter.New(exporter.WithRegisterer(registry),
@@ -31,7 +33,7 @@ func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 // openPool opens a pool with metrics: with a meter provider (the default is the
 // global one), a name for the pool, and names for locks.
 func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool, error) {
-	// Each run has locks of its own, below a path with the process ID.
+	// Each run has separate locks, below a path with the process ID.
 	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=10s", address, os.Getpid()),
 		lockpool.WithMeterProvider(meters),
 		lockpool.WithOwner(name),
@@ -39,8 +41,8 @@ func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool
 		lockpool.WithMaxHandles(12))
 }
 
-// metricName returns orders for orders/42. There are many orders, and every name
-// in a metric creates time series of its own.
+// metricName returns orders for orders/42. There are many orders, and every name in a
+// metric creates more time series.
 func metricName(lock string) string {
 	first, _, _ := strings.Cut(lock, "/")
 	return first

@@ -7,9 +7,9 @@
 //	go run ./examples/quickstart -driver etcd
 //	go run ./examples/quickstart -driver memory
 //
-// What it does is in package shop, and above all in its worker.go. This file has what
-// differs between services: their drivers, which a program imports, and servers to try them
-// on.
+// The story is in package shop, and above all in worker.go there. This file has what
+// differs between services: their drivers, to be imported by a program, and servers to try
+// them on.
 package main
 
 import (
@@ -55,8 +55,8 @@ func main() {
 	)
 }
 
-// runEtcd runs the quickstart of the driver for etcd. That is in a module with a workspace
-// of its own, so that nobody needs etcd's dependencies who does not use it.
+// runEtcd runs the quickstart of the driver for etcd. The etcd driver is in another module
+// and workspace, so that only its users need etcd's dependencies.
 func runEtcd(ctx context.Context, servers string) error {
 	_, file, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "driver", "etcd")
@@ -79,15 +79,15 @@ func runEtcd(ctx context.Context, servers string) error {
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("building: %w", err)
 	}
-	// It does not end with ctx: an interrupt at the terminal reaches it as well, and it
-	// never runs for long.
+	// The story does not end with ctx: an interrupt at the terminal reaches the story as
+	// well, and the story never runs for long.
 	story := exec.Command(program)
 	if servers != "" {
 		story.Args = append(story.Args, "-servers", servers)
 	}
 	story.Stdout, story.Stderr = os.Stdout, os.Stderr
 	err = story.Run()
-	if exit := new(exec.ExitError); errors.As(err, &exit) { // it has said why
+	if exit := new(exec.ExitError); errors.As(err, &exit) { // the story has said why
 		_ = os.RemoveAll(temp)
 		os.Exit(exit.ExitCode())
 	}

@@ -1,5 +1,7 @@
 package main
 
+// This file tests the quickstart.
+
 import (
 	"os"
 	"testing"
@@ -28,7 +30,7 @@ func TestStoryOnEmbeddedServer(t *testing.T) {
 	requireStory(t)
 }
 
-// Nor does it need a server if it is about one process.
+// A story of one process needs no server.
 func TestStoryInMemory(t *testing.T) {
 	t.Parallel()
 	requireStory(t, "-driver", "memory")
@@ -40,7 +42,7 @@ func TestStoryOnRunningServer(t *testing.T) {
 	requireStory(t, "-servers", server.Addr())
 	require.Eventually(t, func() bool {
 		n, err := server.Stat(t.Context(), "zk_num_alive_connections")
-		return err == nil && n == 1 // that of Stat
+		return err == nil && n == 1 // the connection of Stat
 	}, 5*time.Second, 50*time.Millisecond, "connections are left")
 }
 

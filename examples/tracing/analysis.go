@@ -1,5 +1,7 @@
 package main
 
+// This file finds out, from the spans, which requests waited for which others.
+
 import (
 	"cmp"
 	"slices"
@@ -8,29 +10,29 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// request is a trace, represented by the span that it began with.
+// request is a trace, represented by the first span.
 type request struct {
 	spans.Span
-	locks []*lock // in the order in which it asked for them
+	locks []*lock // in the order of asking
 }
 
-// lock is one lock that a request asked for.
+// lock is one lock asked for by a request.
 type lock struct {
 	spans.Span                // of the acquisition
-	of            *request    // that asked for the lock
-	wait, hold    *spans.Span // nil if it did not wait, or did not get the lock
-	behind        []obstacle  // the holder first, then those before it in the queue
+	of            *request    // the asking request
+	wait, hold    *spans.Span // nil without a wait, or without a grant
+	behind        []obstacle  // the holder first, then the waiters before in the queue
 	name, outcome string
 }
 
-// obstacle is a lock, of another request, that was in the way.
+// obstacle is a lock, of another request, in the way.
 type obstacle struct {
 	*lock
 	role string
 }
 
-// analyze finds the requests in finished spans, which may be in any order, and
-// determines which of them waited for which others.
+// analyze finds the requests in finished spans, in any order, and determines which of them
+// waited for which others.
 func analyze(all []spans.Span) []*request {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b spans.Span) int { return a.Start.Compare(b.Start) })

@@ -5,14 +5,13 @@
 //	go run ./examples/tracing -svg waterfall.svg
 //	OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 go run ./examples/tracing
 //
-// Three processes, the services of a shop, serve requests that need the same
-// locks. Their spans are drawn in the terminal. If OTEL_EXPORTER_OTLP_ENDPOINT
-// names an OpenTelemetry collector (or Jaeger, or anything that accepts OTLP over
-// HTTP), they are also sent there.
+// Three processes, the services of a shop, serve requests for the same locks. Their spans
+// are drawn in the terminal. If OTEL_EXPORTER_OTLP_ENDPOINT names an OpenTelemetry
+// collector (or Jaeger, or anything else with OTLP over HTTP), they are also sent there.
 //
-// The file telemetry.go shows how a service sets up tracing, and service.go has its
-// requests. This file starts the services, as copies of this program, and sends
-// them the requests. The other files draw.
+// The file telemetry.go shows how a service sets up tracing, and service.go has the
+// requests. This file starts the services, as copies of this program, and sends them the
+// requests. The other files draw.
 package main
 
 import (
@@ -37,7 +36,7 @@ variable OTEL_EXPORTER_OTLP_ENDPOINT is set, for example to
 http://localhost:4318, the spans are sent there.
 `
 
-const timeout = 20 * time.Second // for the whole story, which takes about 2 s
+const timeout = 20 * time.Second // for the whole story of about 2 s
 
 func main() {
 	address := demo.ZooKeeperFlag()
@@ -59,7 +58,7 @@ func main() {
 
 func run(ctx context.Context, address, picture string) (err error) {
 	var file *os.File
-	if picture != "" { // a bad name is reported before the story, not after it
+	if picture != "" { // a bad name is reported before the story, not after
 		if file, err = os.OpenFile(picture, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
 			return err
 		}
@@ -94,17 +93,16 @@ func run(ctx context.Context, address, picture string) (err error) {
 	return err
 }
 
-// shop is the services, each a process, as seen by the one that started them.
+// shop is the services, each a process, as seen by the starting process.
 type shop struct {
 	services *process.Group
 	reported map[[2]string]bool // by state, and by request or service
 	spans    []spans.Span
 }
 
-// story sends the services their requests. A request that must wait is sent once
-// the one that it must wait for holds its lock, and a holder keeps the lock until
-// its waiters wait, and for some time after that. So the story is the same on slow
-// machines.
+// story sends the services their requests. A waiting request is sent once the awaited one
+// holds the lock, and a holder keeps the lock until the waiters wait, and for some time
+// longer. So the story is the same on slow machines.
 func (s *shop) story(address string) error {
 	services := []string{"orders", "billing", "warehouse"}
 	if err := s.services.Start([]string{"-zookeeper", address}, services...); err != nil {
@@ -117,7 +115,7 @@ func (s *shop) story(address string) error {
 	var sent []string
 	for i, next := range []struct {
 		service, request, state string
-		release                 []int // requests above that have kept their locks for long enough
+		release                 []int // requests above, after keeping their locks for long enough
 	}{
 		0:  {"billing", "POST /refunds", holding, nil},
 		1:  {"orders", "PUT /orders/{id}", waiting, nil},
@@ -128,7 +126,7 @@ func (s *shop) story(address string) error {
 		6:  {"warehouse", "GET /prices", holding, nil}, // shares a lock
 		7:  {"orders", "GET /quotes", holding, nil},    // with this one
 		8:  {"billing", "PUT /prices", waiting, nil},
-		9:  {"billing", "GET /prices", waiting, []int{6, 7, 8}}, // after the writer, which is in its own process
+		9:  {"billing", "GET /prices", waiting, []int{6, 7, 8}}, // after the writer of its own process
 		10: {"warehouse", "POST /labels", holding, nil},         // two permits
 		11: {"orders", "POST /labels", holding, nil},
 		12: {"billing", "POST /labels", waiting, []int{3, 5, 9, 10, 11, 12}},

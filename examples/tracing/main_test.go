@@ -1,5 +1,7 @@
 package main
 
+// This file tests the example, its picture in the README, and the export to a collector.
+
 import (
 	"bytes"
 	"encoding/xml"

@@ -1,5 +1,7 @@
 package main
 
+// This file has the services, and the requests they serve.
+
 import (
 	"context"
 	"errors"
@@ -29,7 +31,7 @@ type service struct {
 	gates map[string]chan struct{} // by request
 }
 
-// gate returns a channel that is closed when the request may unlock.
+// gate returns a channel, closed when the request may unlock.
 func (s *service) gate(id string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +41,8 @@ func (s *service) gate(id string) chan struct{} {
 	return s.gates[id]
 }
 
-// requests are the requests that a service serves. They hold their locks for long
-// enough to be seen in a picture.
+// requests are the requests of a service. They hold their locks for long enough to be seen
+// in a picture.
 var requests = map[string]func(*service, context.Context) error{
 	"POST /refunds": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("pay back", 400*time.Millisecond))
@@ -80,8 +82,8 @@ var requests = map[string]func(*service, context.Context) error{
 	},
 }
 
-// work returns the work that a request does under a lock. If the lock is lost, ctx
-// ends and the work stops, because another request may be granted the lock.
+// work returns the work of a request under a lock. If the lock is lost, ctx ends and the
+// work stops, because another request may be granted the lock.
 func (s *service) work(what string, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, span := s.tracer.Start(ctx, what)
@@ -110,9 +112,8 @@ func (s *service) connect(ctx context.Context) error {
 	return s.pool.Ping(ctx)
 }
 
-// handle serves a request, as the middleware of an HTTP server would: the span is
-// in the context that lockpool is called with, which makes its waits part of the
-// request's trace.
+// handle serves a request, as the middleware of an HTTP server would: the span is in the
+// context for lockpool, and so the waits become part of the request's trace.
 func (s *service) handle(ctx context.Context, j job) error {
 	method, route, _ := strings.Cut(j.Request, " ")
 	ctx, span := s.tracer.Start(withRequest(ctx, j.ID), j.Request, trace.WithSpanKind(trace.SpanKindServer),
@@ -132,15 +133,15 @@ func (s *service) handle(ctx context.Context, j job) error {
 	return err
 }
 
-// runWorker is the service that runs in this process.
+// runWorker is the service of this process.
 func runWorker(worker *process.Worker, address string) {
 	if err := serve(worker, address); err != nil {
 		worker.Send(report{Failure: err.Error()})
 	}
 }
 
-// serve handles the requests that the service receives, until there are no more.
-// Then it cancels those that are not done.
+// serve handles the requests of the service, until there are no more. Then serve cancels
+// the unfinished ones.
 func serve(worker *process.Worker, address string) (err error) {
 	tracers, err := newTracers(worker)
 	if err != nil {
@@ -190,13 +191,13 @@ func serve(worker *process.Worker, address string) (err error) {
 	}
 }
 
-// job is a message to a service: a request, or the ID of one that may unlock.
+// job is a message to a service: a request, or the ID of a request now allowed to unlock.
 type job struct {
 	ID, Request string
 	Release     string `json:",omitempty"`
 }
 
-// requestKey is the key of the request's ID in its context.
+// requestKey is the key of the request's ID in the context.
 type requestKey struct{}
 
 func withRequest(ctx context.Context, id string) context.Context {
@@ -221,7 +222,7 @@ type report struct {
 const (
 	ready   = "ready"   // the service can serve requests
 	waiting = "waiting" // the request waits for a lock
-	holding = "holding" // the request holds its locks
+	holding = "holding" // the request holds all locks
 	done    = "done"    // the request is served
 	closed  = "closed"  // the service has reported all spans
 )

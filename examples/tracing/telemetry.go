@@ -1,5 +1,7 @@
 package main
 
+// This file sets up tracing for a service.
+
 import (
 	"context"
 	"fmt"
@@ -18,11 +20,11 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// openPool opens a pool with tracing: with a tracer provider (the default is the
-// global one), and an owner by which other processes know its locks.
+// openPool opens a pool with tracing: with a tracer provider (the default is the global
+// one), and an owner, the name of its locks' holder for other processes.
 func openPool(service, address string, tracers *tracers) (*lockpool.Pool, error) {
-	// Each run has locks of its own, below a path with the process ID of the
-	// program that started this one.
+	// Each run has separate locks, below a path with the process ID of the starting
+	// program.
 	return lockpool.Open("zookeeper",
 		fmt.Sprintf("%s/tracing-%d?session_timeout=10s", address, os.Getppid()),
 		lockpool.WithTracerProvider(tracers),
@@ -94,7 +96,7 @@ func (t *tracers) shutdown() error {
 	return t.err
 }
 
-// recorder reports finished spans, and waits that begin. It implements
+// recorder reports finished spans, and beginning waits. It implements
 // sdktrace.SpanProcessor.
 type recorder struct{ worker *process.Worker }
 

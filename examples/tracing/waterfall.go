@@ -1,6 +1,6 @@
 package main
 
-// This file draws which requests waited for which, and says it in words.
+// This file draws which requests waited for which, and describes the waits in words.
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ const (
 	asks
 )
 
-// chart has a row for every lock that a request asked for. An arrow leads from each wait to
+// chart has a row for every lock asked for by a request. An arrow leads from each wait to
 // the requests in the way.
 func chart(requests []*request) *waterfall.Chart {
 	c := &waterfall.Chart{
@@ -70,7 +70,7 @@ func chart(requests []*request) *waterfall.Chart {
 	return c
 }
 
-// explain returns what the request waited for, if it did.
+// explain returns what the request waited for, if anything.
 func (l *lock) explain() (lines []string) {
 	if l.wait == nil {
 		return nil
@@ -96,7 +96,7 @@ func (l *lock) explain() (lines []string) {
 func summary(requests []*request) string {
 	var waited, vain int
 	var total time.Duration
-	caused := map[*request]time.Duration{} // waits that began behind the request
+	caused := map[*request]time.Duration{} // waits begun behind the request
 	for _, r := range requests {
 		for _, l := range r.locks {
 			if l.wait == nil {

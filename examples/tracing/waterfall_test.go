@@ -1,5 +1,7 @@
 package main
 
+// This file tests the drawing and the words.
+
 import (
 	"testing"
 	"time"

@@ -1,6 +1,6 @@
 package ensemble
 
-// This file has the plays that must look the same on a real and on an embedded ensemble.
+// This file has the plays with the same outcome on a real and on an embedded ensemble.
 
 import (
 	"context"
@@ -18,11 +18,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// The embedded server's ensembles must behave as real ones where locks depend on it:
-// what members that are cut off answer, when they notice, and what the next leader
-// knows. Each scenario runs on both kinds and notes what a client sees; the notes must
-// be the same. Times are noted in ticks, as bounds that leave room for the speed of the
-// machine.
+// The embedded server's ensembles must behave as real ones in everything important for
+// locks: what members cut off answer, when they notice, and what the next leader knows.
+// Each scenario runs on both kinds and notes what a client sees; the notes must be the
+// same. Times are noted in ticks, as bounds with room for the speed of the machine.
 func TestEmbeddedEnsembleBehavesAsRealOne(t *testing.T) {
 	e := start(t)
 	for name, play := range map[string]func(*scenario){
@@ -186,8 +185,8 @@ func (s *scenario) connect(member int, timeout time.Duration) *user {
 	}
 }
 
-// longSession is the longest timeout that the servers grant. A client of it sends a
-// ping every third of that.
+// longSession is the longest timeout granted by the servers. A client pings every third of
+// the timeout.
 const longSession = 40 * tick
 
 // answer notes whether a request is answered within two ticks, and how.
@@ -327,7 +326,7 @@ func majorityIsKilled(s *scenario) {
 	time.Sleep(8 * tick) // longer than the session's timeout
 	s.must(s.servers.restart(old))
 	s.awaitAnswer(u, "b")
-	u.answer("the ephemeral", u.read("a")) // its owner may have got a new session only if the old one expired
+	u.answer("the ephemeral", u.read("a")) // the owner may have got a new session only if the old one expired
 	s.must(s.servers.restart(b))
 	late := s.connect(b, longSession)
 	late.answer("read at the one that came back", late.read("b"))
@@ -339,7 +338,7 @@ func sessionsAfterDeath(s *scenario) {
 	old, a, _ := s.roles()
 	owner, u := s.connect(old, timeout), s.connect(a, longSession)
 	s.must(owner.create("a", zk.FlagEphemeral)())
-	s.must(s.servers.kill(old)) // its only server, so the owner stays disconnected
+	s.must(s.servers.kill(old)) // the owner's only server, so the owner stays disconnected
 	s.awaitLeader(old)
 	elected := time.Now()
 	s.awaitAnswer(u, "a")

@@ -23,9 +23,9 @@ func TestHeldLocksSurviveElection(t *testing.T) {
 	for i := range e.Len() {
 		addrs = append(addrs, e.Member(i).Addr())
 	}
-	const session = 20 * tick // the longest timeout that the servers grant
+	const session = 20 * tick // the longest timeout granted by the servers
 	var held []*lockpool.Lock
-	for i := range 4 { // on a session each, whichever member it is connected to
+	for i := range 4 { // on a session each, connected to any member
 		l, err := open(t, session, addrs...).Lock(ctx, fmt.Sprint("held-", i))
 		require.NoError(t, err)
 		held = append(held, l)

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 
 const (
 	tick = 500 * time.Millisecond
-	// timeout is the shortest session timeout that the servers allow. It brings the
-	// lease as close to its limits as possible.
+	// timeout is the shortest session timeout granted by the servers. It brings the lease
+	// as close to its limits as possible.
 	timeout = 2 * tick
 	// patience is how long tests wait for what must happen before they fail.
 	patience = 40 * time.Second
@@ -49,8 +49,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// open returns a pool of one session on the given servers. It is closed at the
-// end of the test.
+// open returns a pool of one session on the given servers, closed at the end of the test.
 func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: servers, Chroot: "/locks", SessionTimeout: session})
 	require.NoError(t, err)
@@ -77,9 +76,9 @@ func index(e *zktest.RealEnsemble, s *zktest.RealServer) (i int) {
 	return i
 }
 
-// awaitSynced waits until all other members follow a leader, and returns it. A
-// member that has just restarted may not be in sync yet: if another one were cut
-// off then, the leader would have no majority.
+// awaitSynced waits until all other members follow a leader, and returns it. A restarted
+// member may not be in sync yet: with another member cut off, the leader would have no
+// majority.
 func awaitSynced(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) (leader *zktest.RealServer) {
 	require.Eventually(t, func() bool {
 		var err error

@@ -15,14 +15,13 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// takeover is a lock whose holder is about to lose it, and whose waiter is about
-// to be granted it.
+// takeover is a lock about to be lost by the holder, and granted to the waiter.
 type takeover struct {
 	lost    chan time.Time // receives when the holder's context ended
 	granted chan time.Time // receives when the waiter was granted the lock
 }
 
-// contend locks name in one pool and queues a waiter of another pool behind it.
+// contend locks name in one pool and queues a waiter of another pool behind.
 func contend(t *testing.T, ctx context.Context, name string, holders, waiters *lockpool.Pool) takeover {
 	o := takeover{make(chan time.Time, 1), make(chan time.Time, 1)}
 	held, err := holders.Lock(ctx, name)
@@ -70,9 +69,9 @@ func (o takeover) slack(t *testing.T, e *zktest.RealEnsemble) time.Duration {
 	return at[1].Sub(at[0])
 }
 
-// The case that catches every other client: a follower that is cut off from its
-// leader still answers the holder's pings and reads, while the leader expires the
-// session and the waiter is granted the lock.
+// The case that catches every other client: a follower cut off from the leader still
+// answers the holder's pings and reads, while the leader expires the session and the waiter
+// is granted the lock.
 func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 	e := start(t)
 	ctx := within(t, time.Duration(*cuts+2)*patience)
@@ -86,7 +85,7 @@ func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 			holders := open(t, timeout, e.Member(cut).Addr())
 			takeovers = append(takeovers, contend(t, ctx, fmt.Sprintf("cut-%d-%d", n, i), holders, waiters))
 		}
-		time.Sleep(time.Duration(n%8) * tick / 4) // part of the scenario: a lease that was renewed, at any phase of the tick
+		time.Sleep(time.Duration(n%8) * tick / 4) // part of the scenario: a lease renewed at any phase of the tick
 		require.NoError(t, e.Isolate(cut))
 		for _, o := range takeovers {
 			slack := o.slack(t, e)
@@ -98,11 +97,10 @@ func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 	t.Logf("%d partitions, %d holders: the smallest slack was %s with a session timeout of %s", *cuts, *cuts*4, least, timeout)
 }
 
-// A leader that is cut off still answers syncs, for which it needs no follower,
-// until it notices that its followers are gone. They may have elected another
-// leader by then.
+// A leader cut off still answers syncs, because a sync needs no follower, until noticing
+// that the followers are gone. They may have elected another leader by then.
 func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
-	const syncLimit = 24 // ticks until the old leader notices that its followers are gone
+	const syncLimit = 24 // ticks until the old leader notices the loss of the followers
 	e := start(t, zktest.Properties(map[string]string{"syncLimit": fmt.Sprint(syncLimit)}))
 	ctx := within(t, 2*patience)
 	old := awaitSynced(t, ctx, e)

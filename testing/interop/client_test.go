@@ -1,6 +1,6 @@
 package interop
 
-// This file has the clients of the other libraries, each in a process of its own.
+// This file has the clients of the other libraries, each in a separate process.
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// noTimeout lets a client wait for as long as its context allows.
+// noTimeout lets a client wait until the context ends.
 const noTimeout time.Duration = -1
 
 // client uses one lock. Its calls must not overlap.
 type client interface {
-	// acquire reports false if the lock was not granted within the timeout. With
-	// timeout 0 it does not wait.
+	// acquire reports false if the lock was not granted within the timeout. With timeout 0,
+	// acquire does not wait.
 	acquire(ctx context.Context, kind string, timeout time.Duration) (bool, error)
 	release(ctx context.Context, kind string) error
 }
@@ -34,7 +34,7 @@ type pool struct {
 	name string // of the lock
 }
 
-// openPool returns a pool of one session whose locks have that layout.
+// openPool returns a pool of one session with the layout.
 func openPool(t testing.TB, name, layout string, opts ...lockpool.Option) *pool {
 	dsn := server.Addr() + chroot + "?session_timeout=15s"
 	if layout != "" {
@@ -52,7 +52,7 @@ func (p *pool) handle(ctx context.Context) *lockpool.Handle {
 	return handle
 }
 
-// locker returns a client for the pool's lock, with a handle of its own.
+// locker returns a client for the pool's lock, with a separate handle.
 func (p *pool) locker(ctx context.Context) client {
 	return &locker{p.handle(ctx), p.name, map[string][]*lockpool.Lock{}}
 }
@@ -89,7 +89,7 @@ func (l *locker) release(ctx context.Context, kind string) error {
 	return held.Unlock(ctx)
 }
 
-// bounded returns a context with the timeout, if it is positive.
+// bounded returns a context with the timeout, if positive.
 func bounded(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout > 0 {
 		return context.WithTimeout(ctx, timeout)
@@ -97,14 +97,12 @@ func bounded(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithCancel(ctx)
 }
 
-// timedOut reports whether an error of lockpool says that the lock was not granted
-// within the timeout.
+// timedOut reports whether an error of lockpool means no grant within the timeout.
 func timedOut(err error, timeout time.Duration) bool {
 	return timeout == 0 && errors.Is(err, lockpool.ErrLocked) || timeout > 0 && errors.Is(err, context.DeadlineExceeded)
 }
 
-// semaphore returns a client for the semaphore of the pool's name, with a handle
-// of its own.
+// semaphore returns a client for the semaphore of the pool's name, with a separate handle.
 func (p *pool) semaphore(ctx context.Context, limit int) client {
 	return &semaphore{p.handle(ctx).Semaphore(p.name, limit), nil}
 }
@@ -141,7 +139,7 @@ func (s *semaphore) release(ctx context.Context, _ string) error {
 	return permits.Unlock(ctx)
 }
 
-// zkLock is go-zookeeper's Lock, which cannot give up waiting.
+// zkLock is go-zookeeper's Lock. It cannot give up waiting.
 type zkLock struct{ *zk.Lock }
 
 func newZKLock(t testing.TB, path string) client {

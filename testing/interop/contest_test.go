@@ -1,5 +1,8 @@
 package interop
 
+// This file has contests: contenders of several clients for one lock, and what is checked
+// of them.
+
 // This file has contests of several clients for one lock.
 
 import (
@@ -20,9 +23,9 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// mode is a way to take a lock, and how many of its permits that takes.
+// mode is a way to take a lock, and how many of the lock's permits are taken.
 type mode struct {
-	kind    string // as the client calls it
+	kind    string // the client's name for the kind
 	permits int
 }
 
@@ -30,11 +33,10 @@ type mode struct {
 // a reader one.
 const all = 1000
 
-// exclusive is the only mode of a client that cannot share the lock.
+// exclusive is the only mode of a client unable to share the lock.
 func exclusive(kind string) []mode { return []mode{{kind, all}} }
 
-// exclusiveOrRead are the modes of a client that can also share the lock as a
-// reader.
+// exclusiveOrRead are the modes of a client also able to share the lock as a reader.
 func exclusiveOrRead(kind string) []mode { return []mode{{kind, all}, {"read", 1}} }
 
 // contender contends for a lock.
@@ -42,17 +44,17 @@ type contender struct {
 	name string
 	client
 	modes           []mode
-	reenters        bool     // can acquire again what it holds
-	downgrades      bool     // can acquire for reading what it holds exclusively, and release the exclusive entry
-	cannotGiveUp    bool     // waits until it is granted the lock
-	waitsForReaders bool     // even when it only reads itself
-	inMemory        bool     // waits without a node behind another contender of its pool
+	reenters        bool     // can acquire a held lock again
+	downgrades      bool     // can acquire an exclusively held lock for reading, and release the exclusive entry
+	cannotGiveUp    bool     // waits until granted the lock
+	waitsForReaders bool     // even as a reader
+	inMemory        bool     // waits without a node behind another contender of the pool
 	process         *process // nil for a client in this process
 }
 
-// contest lets contenders contend for one lock, and checks that they never hold
-// more permits than it has. A contender counts as a holder from when it reports
-// the grant until it is told to release.
+// contest lets contenders contend for one lock, and checks that they never hold more
+// permits than there are. A contender counts as a holder from the report of the grant until
+// told to release.
 type contest struct {
 	testing.TB
 	ctx        context.Context
@@ -65,7 +67,7 @@ type contest struct {
 
 	mu       sync.Mutex
 	held     map[*contender]int // permits
-	shared   map[string]bool    // pairs that have held the lock at the same time
+	shared   map[string]bool    // pairs of simultaneous holders
 	timeouts map[string]int     // by contender
 	turns    map[string]int     // by contender
 }
@@ -103,7 +105,7 @@ func (c *contest) granted(p *contender, permits int) error {
 	return fmt.Errorf("the lock has %d permits, and its holders are %s", c.permits, strings.Join(holders, ", "))
 }
 
-// releasing records that a contender is about to release permits.
+// releasing records a coming release of permits by a contender.
 func (c *contest) releasing(p *contender, permits int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +120,7 @@ func pair(a, b *contender) string {
 	return strings.Join(names, " and ")
 }
 
-// acquire lets a contender acquire the lock, and reports false if it timed out.
+// acquire lets a contender acquire the lock, and reports false after the timeout.
 func (c *contest) acquire(ctx context.Context, p *contender, m mode, timeout time.Duration) (bool, error) {
 	ok, err := p.acquire(ctx, m.kind, timeout)
 	if err != nil {
@@ -141,7 +143,7 @@ func (c *contest) release(ctx context.Context, p *contender, m mode) error {
 	return nil
 }
 
-// mustAcquire lets a contender wait until it is granted the lock.
+// mustAcquire lets a contender wait until granted the lock.
 func (c *contest) mustAcquire(p *contender, m mode) {
 	c.Helper()
 	_, err := c.acquire(c.ctx, p, m, noTimeout)
@@ -153,7 +155,7 @@ func (c *contest) mustRelease(p *contender, m mode) {
 	require.NoError(c, c.release(c.ctx, p, m))
 }
 
-// enqueue lets a contender begin to wait, and returns when it has a place in the
+// enqueue lets a contender begin to wait, and returns when the contender has a place in the
 // queue. The channel receives the outcome.
 func (c *contest) enqueue(p *contender, m mode) <-chan error {
 	before := len(c.queue())
@@ -204,7 +206,7 @@ func (c *contest) turn(ctx context.Context, p *contender, n int, r *rand.Rand) e
 	return nil
 }
 
-// reenter lets a holder acquire the lock once more, work, and release that entry.
+// reenter lets a holder acquire the lock once more, work, and release the new entry.
 func (c *contest) reenter(ctx context.Context, p *contender, m mode, work func()) error {
 	again := mode{m.kind, 0}
 	if _, err := c.acquire(ctx, p, again, noTimeout); err != nil {
@@ -214,7 +216,7 @@ func (c *contest) reenter(ctx context.Context, p *contender, m mode, work func()
 	return c.release(ctx, p, again)
 }
 
-// downgrade turns an exclusive holder into a reader, and returns its new mode.
+// downgrade turns an exclusive holder into a reader, and returns the new mode.
 func (c *contest) downgrade(ctx context.Context, p *contender, m mode) (mode, error) {
 	if _, err := c.acquire(ctx, p, mode{"read", 0}, noTimeout); err != nil {
 		return m, err
@@ -222,7 +224,7 @@ func (c *contest) downgrade(ctx context.Context, p *contender, m mode) (mode, er
 	return mode{"read", 1}, c.release(ctx, p, mode{m.kind, all - 1})
 }
 
-// contend gives each contender that many turns.
+// contend gives each contender the number of turns.
 func (c *contest) contend(turns int, contenders []*contender) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
@@ -261,8 +263,8 @@ func (c *contest) run(turns int) {
 	c.finish()
 }
 
-// checkModes lets each contender in turn hold the lock in each of its modes, and
-// checks that the others can share it only if both modes allow that.
+// checkModes lets each contender in turn hold the lock in each of its modes, and checks
+// that the others can share the lock only if both modes allow sharing.
 func (c *contest) checkModes() {
 	for _, holder := range c.contenders {
 		for _, m := range holder.modes {
@@ -296,9 +298,8 @@ func (c *contest) checkBeside(p, holder *contender, held mode) {
 	}
 }
 
-// kill kills a process that holds the lock and one that waits for it, with all
-// other contenders queued behind them. They go on when the sessions of the dead
-// have expired.
+// kill kills a holding process and a waiting one, with all other contenders queued behind
+// them. The others go on when the sessions of the dead have expired.
 func (c *contest) kill(holder, waiter *contender, turns int) {
 	for range c.permits / holder.modes[0].permits {
 		c.mustAcquire(holder, holder.modes[0])
@@ -316,12 +317,12 @@ func (c *contest) kill(holder, waiter *contender, turns int) {
 
 	waiter.process.kill()
 	require.ErrorIs(c, <-waits, errEnded)
-	c.releasing(holder, c.permits) // from now on its session can expire at any moment
+	c.releasing(holder, c.permits) // from now on the session can expire at any moment
 	holder.process.kill()
 	require.NoError(c, <-contended)
 }
 
-// finish ends all processes, and checks that no node is left behind.
+// finish ends all processes, and checks for leftover nodes.
 func (c *contest) finish() {
 	c.until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
 	for _, p := range c.contenders {
@@ -375,8 +376,8 @@ func (c *contest) until(condition func() bool, what string, args ...any) {
 	}
 }
 
-// lockpool returns four contenders of lockpool: two on one session, and two on another,
-// which pass the lock on in memory.
+// lockpool returns four contenders of lockpool: two on one session, and two with local
+// handoff on another.
 func (c *contest) lockpool(layout string, modes []mode) (found []*contender) {
 	one, other := openPool(c, c.name, layout, lockpool.WithLocalTurns(0)), openPool(c, c.name, layout)
 	for i, p := range []*pool{one, one, other, other} {

@@ -1,5 +1,4 @@
-// Package interop tests that lockpool, Curator, kazoo and go-zookeeper exclude
-// each other on one lock of a real ZooKeeper server. The other clients are the
-// real libraries, unmodified; Curator and kazoo run in processes of their own. It
-// contains only tests.
+// Package interop tests that lockpool, Curator, kazoo and go-zookeeper exclude each other
+// on one lock of a real ZooKeeper server. The other clients are the real libraries,
+// unmodified; Curator and kazoo run in separate processes. There are only tests here.
 package interop

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Curator's writer acquires the read lock, too, and releases the write lock; then
-// lockpool does the same. (Before 5.5 Curator would lose the read lock if any
-// writer were queued behind it.)
+// Curator's writer acquires the read lock, too, and releases the write lock; then lockpool
+// does the same. (Before 5.5 Curator would lose the read lock if any writer were queued
+// behind.)
 func TestDowngradedWriterSharesWithReaders(t *testing.T) {
 	t.Parallel()
 	c := newContest(t)
@@ -41,8 +41,8 @@ func TestDowngradedWriterSharesWithReaders(t *testing.T) {
 	c.finish()
 }
 
-// Since 5.5 a downgraded writer of Curator has two nodes with the same sequence
-// number, and is one contender. This test creates these nodes by hand.
+// Since 5.5 a downgraded writer of Curator has two nodes with the same sequence number, and
+// is one contender. This test creates both nodes by hand.
 func TestDowngradedWriterWithTwoNodesIsOneContender(t *testing.T) {
 	t.Parallel()
 	c := newContest(t)
@@ -69,14 +69,14 @@ func TestDowngradedWriterWithTwoNodesIsOneContender(t *testing.T) {
 		c.mustRelease(writer, write)
 	}
 
-	// A writer that is queued when both nodes exist waits for both.
+	// A writer queued when both nodes exist waits for both.
 	first := writeNode()
 	second := readNode(first)
 	writes := c.enqueue(writer, write)
 	remove(first)
 	waitsFor(writes, second)
 
-	// A writer that was queued before the second node existed waits for it, too.
+	// A writer queued before the second node existed waits for the second node, too.
 	first = writeNode()
 	writes = c.enqueue(writer, write)
 	c.watched(first)

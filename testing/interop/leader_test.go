@@ -14,7 +14,7 @@ import (
 )
 
 // candidate leads from acquire to release, as Curator's LeaderSelector does in Peer.java.
-// It cannot give up waiting for its turn.
+// It cannot give up waiting for a turn.
 type candidate struct {
 	*pool
 	leading, resign chan struct{}

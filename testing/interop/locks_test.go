@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// contests are the combinations of clients that exclude each other.
+// contests are the combinations of clients excluding each other.
 var contests = []struct {
 	name   string
 	layout string // of lockpool's locks
@@ -17,7 +17,7 @@ var contests = []struct {
 	turns  int    // of each contender
 	idle   time.Duration
 	others func(c *contest) []*contender
-	shared string // a pair that must have shared the lock at least once
+	shared string // a pair required to share the lock at least once
 }{
 	{"CuratorMutexAndGoZookeeper", "", exclusiveOrRead("exclusive"), 40, 0, func(c *contest) []*contender {
 		return append(c.peers(curatorMutex, c.curator, 2), c.goZookeeper())
@@ -38,8 +38,8 @@ var contests = []struct {
 	{"KazooPatternLocksAndGoZookeeper", "kazoo", exclusiveOrRead("exclusive"), 40, 0, func(c *contest) []*contender {
 		return append(c.peers(kazooPatternLock, c.kazoo, 2), c.goZookeeper())
 	}, "lockpool 2 and lockpool 3"},
-	// With extra_lock_patterns kazoo even waits for a lock without twins, unless it
-	// is held by readers.
+	// With extra_lock_patterns kazoo even waits for a lock without twins, unless held by
+	// readers.
 	{"KazooPatternLocksBesideNoTwins", "", exclusive("exclusive"), 40, 0, func(c *contest) []*contender {
 		return append(c.peers(kazooPatternLock, c.kazoo, 2), c.goZookeeper())
 	}, ""},
@@ -69,8 +69,8 @@ var (
 	kazooPatternLock = contender{name: "kazoo with patterns", modes: exclusive("pattern-lock")}
 )
 
-// kazooIdle leaves readers of kazoo before 2.9 the moment without a later writer
-// that they need to be granted the lock.
+// kazooIdle leaves readers of kazoo before 2.9 a moment without a later writer: they need
+// one to be granted the lock.
 const kazooIdle = 30 * time.Millisecond
 
 func TestClientsExcludeEachOther(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 )
 
 var (
-	// server is shared by all tests. Each uses a lock of its own.
+	// server is shared by all tests. Each uses a different lock.
 	server *zktest.RealServer
 	// classes is the directory of the compiled Peer.java.
 	classes string
@@ -68,8 +68,8 @@ func prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	// The other clients fail if the parent is removed while they create its children,
-	// so it must be no container.
+	// The other clients fail if the parent is removed while they create its children, so
+	// the parent must be no container.
 	conn, events, err := connect()
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func prepare() (err error) {
 const (
 	// patience is how long tests wait for what must happen before they fail.
 	patience = 60 * time.Second
-	// peerTimeout is the session timeout of processes, some of which are killed. It
-	// is long enough that no session expires on a busy machine.
+	// peerTimeout is the session timeout of processes, some of them killed. It is long
+	// enough for a busy machine.
 	peerTimeout = 5 * time.Second
 )
 
@@ -113,7 +113,7 @@ func (quiet) Printf(string, ...any) {}
 
 var locks atomic.Int32
 
-// newName returns the name of a lock that no other test uses.
+// newName returns the name of a lock not used by any other test.
 func newName() string { return fmt.Sprint("lock", locks.Add(1)) }
 
 // chroot is the parent of all locks.

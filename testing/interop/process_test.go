@@ -1,6 +1,6 @@
 package interop
 
-// This file has a process of a client, and the lines it reads and writes.
+// This file has a process of a client, and the lines read and written.
 
 import (
 	"bufio"
@@ -18,11 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// process is a client in a process of its own: Curator or kazoo.
+// process is a client in a separate process: Curator or kazoo.
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	answers chan string   // lines of stdout; closed at its end
+	answers chan string   // lines of stdout; closed at the end
 	ended   chan struct{} // closed when the process has ended
 	err     error         // of the process; set before ended is closed
 
@@ -30,8 +30,8 @@ type process struct {
 	stderr bytes.Buffer
 }
 
-// startCurator starts a client with the kinds "mutex", "write", "read" and
-// "permit". The limit is that of the semaphore.
+// startCurator starts a client with the kinds "mutex", "write", "read" and "permit". The
+// limit is the semaphore's.
 func startCurator(t testing.TB, path string, limit int) *process {
 	return start(t, "java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto",
 		"-XX:TieredStopAtLevel=1", // the process is too short-lived for the optimizing compiler
@@ -47,7 +47,7 @@ func startKazoo(t testing.TB, path string) *process {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// start starts a program. It is killed at the end of the test.
+// start starts a program, killed at the end of the test.
 func start(t testing.TB, argv ...string) *process {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), answers: make(chan string, 1), ended: make(chan struct{})}
 	p.cmd.Stderr = p
@@ -82,15 +82,15 @@ func (p *process) Write(b []byte) (int, error) {
 	return p.stderr.Write(b)
 }
 
-// kill kills the program and returns when it has ended.
+// kill kills the program and returns when the program has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails if it has ended
-	for range p.answers {    // discard answers that no caller waits for
+	_ = p.cmd.Process.Kill() // fails if already ended
+	for range p.answers {    // discard unawaited answers
 	}
 	<-p.ended
 }
 
-// finish closes the program's input and waits until it has ended by itself.
+// finish closes the program's input and waits for the program's end.
 func (p *process) finish(ctx context.Context) error {
 	if err := p.stdin.Close(); err != nil {
 		return err

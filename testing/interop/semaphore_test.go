@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Curator's contenders acquire one permit each: two that acquired several would
-// deadlock, because Curator takes them one by one.
+// Curator's contenders acquire one permit each: two contenders for several would deadlock,
+// because Curator takes them one by one.
 func TestSemaphoresExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	c := newContest(t)

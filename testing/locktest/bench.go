@@ -1,5 +1,7 @@
 package locktest
 
+// This file has the bench of a test: pools and a client below one chroot of a server.
+
 import (
 	"bytes"
 	"context"
@@ -24,10 +26,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
-// Patience is how long tests wait for an event that must happen.
+// Patience is how long tests wait for a required event.
 const Patience = 20 * time.Second
 
-// Context returns a context that ends with the test's [Patience].
+// Context returns a context ending with the test's [Patience].
 func Context(t testing.TB) context.Context { return Timeout(t, Patience) }
 
 // Timeout returns a context that ends after d.
@@ -37,12 +39,12 @@ func Timeout(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// Bench is one test's part of a server: a chroot of its own, pools below it, and an
-// administrator's client with access to all of it.
+// Bench is one test's part of a server: a chroot, pools below, and an administrator's
+// client with access to everything.
 type Bench struct {
 	testing.TB
 	Ctx    context.Context
-	Addr   string // for the pools: the server's, or that of a proxy
+	Addr   string // for the pools: the server's, or a proxy's
 	Chroot string
 	Admin  *zk.Conn
 	Server Server
@@ -56,7 +58,7 @@ type dialer = func(ctx context.Context, address string) (net.Conn, error)
 
 var benches atomic.Int32
 
-// New returns a bench on the shared server or, in a bubble, on one of its own.
+// New returns a bench on the shared server or, in a bubble, on a new one.
 func New(t testing.TB) *Bench {
 	if inBubble() {
 		return NewOn(t, zktest.StartBubble(t))
@@ -64,8 +66,8 @@ func New(t testing.TB) *Bench {
 	return NewOn(t, shared)
 }
 
-// NewOn returns a bench on a server. The test fails if an ephemeral node is left below
-// its chroot when its pools are closed.
+// NewOn returns a bench on a server. The test fails if an ephemeral node is left below the
+// chroot when the pools are closed.
 func NewOn(t testing.TB, s Server) *Bench {
 	b := &Bench{Server: s}
 	if inBubble() {
@@ -78,8 +80,8 @@ func NewOn(t testing.TB, s Server) *Bench {
 	return b.Beside(t)
 }
 
-// AtService makes all handles of the pools that are opened from now on queue at the
-// service: it is for tests of that queue.
+// AtService makes all handles of pools opened from now on queue at the service, for tests
+// of this queue.
 func (b *Bench) AtService() *Bench {
 	b.options = append(b.options, lockpool.WithLocalTurns(0))
 	return b
@@ -106,8 +108,8 @@ func NewBehindProxy(t testing.TB) (*Bench, *zktest.Proxy) {
 	return b, b.Proxy()
 }
 
-// Proxy starts a proxy before the bench's server. Pools that are opened from now on
-// reach the server through it.
+// Proxy starts a proxy before the bench's server. Pools opened from now on reach the server
+// through the proxy.
 func (b *Bench) Proxy() *zktest.Proxy {
 	if !inBubble() {
 		p := zktest.StartProxy(b, b.Server.Addr())
@@ -145,7 +147,7 @@ func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
-		for range events { // closed when its goroutines have ended
+		for range events { // closed when the client's goroutines have ended
 		}
 	})
 	for conn.State() != zk.StateHasSession {
@@ -163,7 +165,7 @@ func (b *Bench) Config() zookeeper.Config {
 	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, Dial: b.dial, SessionTimeout: 5 * time.Second}
 }
 
-// Pool returns a pool that is closed when the test ends.
+// Pool returns a pool, closed when the test ends.
 func (b *Bench) Pool(opts ...lockpool.Option) *lockpool.Pool { return b.PoolWith(b.Config(), opts...) }
 
 // PoolWith returns a pool with a different configuration.
@@ -183,15 +185,15 @@ func (b *Bench) PoolWithTimeout(d time.Duration, opts ...lockpool.Option) *lockp
 	return b.PoolWith(cfg, opts...)
 }
 
-// Handle returns a handle of the pool, which is closed with the pool.
+// Handle returns a handle of the pool, closed with the pool.
 func (b *Bench) Handle(p *lockpool.Pool) *lockpool.Handle {
 	h, err := p.Handle(b.Ctx)
 	require.NoError(b, err)
 	return h
 }
 
-// Machine returns a machine that the test can suspend, and whose wall clock it can set.
-// Sessions that are opened with b.Ctx from now on run on it.
+// Machine returns a machine for the test to suspend, with a settable wall clock. Sessions
+// opened with b.Ctx from now on run on the machine.
 func (b *Bench) Machine() *clock.Machine {
 	m := new(clock.Machine)
 	b.Ctx = m.On(b.Ctx)
@@ -217,7 +219,7 @@ func (b *Bench) Contenders(path string) (found []string) {
 	full := "/" + strings.Trim(b.Chroot+path, "/")
 	children, _, err := b.Admin.Children(full)
 	for until := time.Now().Add(Patience); err == zk.ErrNoServer && time.Now().Before(until); {
-		time.Sleep(100 * time.Millisecond) // the client gives up when it has tried each server once
+		time.Sleep(100 * time.Millisecond) // the client gives up after trying each server once
 		children, _, err = b.Admin.Children(full)
 	}
 	if err == zk.ErrNoNode {
@@ -234,8 +236,8 @@ func (b *Bench) Contenders(path string) (found []string) {
 	return found
 }
 
-// Restrict creates a node below the chroot on which all clients but the bench's
-// administrator have only the given rights.
+// Restrict creates a node below the chroot. All clients but the bench's administrator have
+// only the given rights there.
 func (b *Bench) Restrict(path string, rights ...int32) {
 	var perms int32
 	for _, r := range rights {
@@ -254,8 +256,8 @@ func (b *Bench) Restrict(path string, rights ...int32) {
 	require.NoError(b, err)
 }
 
-// CreateContenders creates n contenders of another client in a queue, and returns
-// a function that removes them.
+// CreateContenders creates n contenders of another client in a queue, and returns a
+// function to remove them.
 func (b *Bench) CreateContenders(name string, n int) (remove func()) {
 	conn := b.Dial()
 	node := func(i int) string { return fmt.Sprintf("%s/%s/_c_%036d-lock-%010d", b.Chroot, name, i, i) }
@@ -299,8 +301,8 @@ func (b *Bench) Until(condition func() bool, what string, args ...any) {
 	}
 }
 
-// pollInterval is how long a test that polls sleeps: in a bubble as long as it takes
-// no time.
+// pollInterval is how long a polling test sleeps: longer in a bubble, where sleep takes no
+// time.
 func pollInterval() time.Duration {
 	if inBubble() {
 		return 10 * time.Millisecond

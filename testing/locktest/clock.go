@@ -1,5 +1,7 @@
 package locktest
 
+// This file measures time on a machine that may be slow.
+
 import (
 	"testing"
 	"time"
@@ -7,16 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Clock measures how long something takes and, meanwhile, how late the machine is: a
-// goroutine that only sleeps shows how late threads are scheduled. On a machine that
-// shares its processors, delays of 0.1 s and more have been seen.
+// Clock measures a duration and, meanwhile, how late the machine is: a sleeping goroutine
+// shows how late threads are scheduled. On a machine with shared processors, delays of 0.1
+// s and more have been seen.
 type Clock struct {
 	start time.Time
 	stop  chan struct{}
 	late  chan time.Duration
 }
 
-// StartClock starts a clock. [Clock.Took] must be called to stop it.
+// StartClock starts a clock. [Clock.Took] must be called to stop the clock.
 func StartClock() *Clock {
 	c := &Clock{start: time.Now(), stop: make(chan struct{}), late: make(chan time.Duration)}
 	go func() { // ends with Took
@@ -36,10 +38,9 @@ func StartClock() *Clock {
 	return c
 }
 
-// Took stops the clock and requires that it ran for at least atLeast and at most
-// atMost. It allows for three late wake-ups in a row: a call that is ended by its
-// deadline is woken by the deadline, by the end of its grace period and by its
-// goroutine.
+// Took stops the clock and requires a duration from atLeast to atMost. It allows for three
+// late wake-ups in a row: a call ended by its deadline is woken by the deadline, by the end
+// of the grace period and by the call's goroutine.
 func (c *Clock) Took(t testing.TB, atLeast, atMost time.Duration, what string) {
 	t.Helper()
 	elapsed := time.Since(c.start)

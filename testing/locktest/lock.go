@@ -1,5 +1,7 @@
 package locktest
 
+// This file locks, waits and checks for tests.
+
 import (
 	"context"
 
@@ -13,7 +15,7 @@ type Locker interface {
 	Lock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
 }
 
-// Lock locks a name. Like the other methods, it fails the test if it cannot.
+// Lock locks a name. Like the other methods, Lock fails the test on an error.
 func (b *Bench) Lock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
 	b.Helper()
 	l, err := by.Lock(b.Ctx, name, opts...)
@@ -58,7 +60,7 @@ func (b *Bench) Acquire(s *lockpool.Semaphore, n int) *lockpool.Lock {
 	return p
 }
 
-// Waiter is an acquisition in a goroutine of its own.
+// Waiter is an acquisition in a separate goroutine.
 type Waiter struct {
 	Done   chan struct{} // closed when the acquisition has returned
 	Err    error         // of the acquisition, after Done
@@ -102,8 +104,8 @@ func (b *Bench) StartAcquire(s *lockpool.Semaphore, n int) *Waiter {
 	return start(b, func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, n) })
 }
 
-// EnqueueForPermits starts to acquire permits of the semaphore "s", and returns when
-// the waiter is the nth contender for the guard, which the first one holds.
+// EnqueueForPermits starts to acquire permits of the semaphore "s", and returns when the
+// waiter is the nth contender for the guard, held by the first one.
 func (b *Bench) EnqueueForPermits(s *lockpool.Semaphore, n int, nth int) *Waiter {
 	w := b.StartAcquire(s, n)
 	b.AwaitQueue("s/locks", nth)
@@ -122,7 +124,7 @@ func (w *Waiter) Granted() *lockpool.Lock {
 	return w.got
 }
 
-// StillWaits requires that the acquisition has not returned.
+// StillWaits requires the acquisition not to have returned.
 func (w *Waiter) StillWaits() {
 	w.bench.Helper()
 	select {

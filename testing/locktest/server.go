@@ -39,7 +39,7 @@ type Server interface {
 
 var shared Server
 
-// Shared returns the server of all tests that do not disturb each other. It runs while
+// Shared returns the server of all tests without effects on each other. It runs while
 // [Main] does.
 func Shared() Server { return shared }
 
@@ -62,8 +62,8 @@ func StartServer(t testing.TB, opts ...zktest.CommonOption) Server {
 	return zktest.Start(t, own...)
 }
 
-// Once skips a test with real servers if it does the same with embedded ones, because it
-// depends on no server or starts those of both kinds itself.
+// Once skips a test with real servers if the test does the same with embedded ones: a test
+// without servers, or starting both kinds itself.
 func Once(t *testing.T) {
 	t.Helper()
 	if !Embedded() {
@@ -78,8 +78,8 @@ func Bubble(t *testing.T, test func(*testing.T)) {
 	synctest.Test(t, test)
 }
 
-// Timed runs a test that measures time: in a [Bubble] with embedded servers, and alone
-// with real ones.
+// Timed runs a test of durations: in a [Bubble] with embedded servers, and alone with real
+// ones.
 func Timed(t *testing.T, test func(*testing.T)) {
 	if Embedded() {
 		Bubble(t, test)
@@ -88,8 +88,8 @@ func Timed(t *testing.T, test func(*testing.T)) {
 	}
 }
 
-// Slow runs a test that takes much time and measures none: in a [Bubble] with embedded
-// servers, and beside other tests with real ones.
+// Slow runs a long test without measured times: in a [Bubble] with embedded servers, and
+// beside other tests with real ones.
 func Slow(t *testing.T, test func(*testing.T)) {
 	if Embedded() {
 		Bubble(t, test)
@@ -103,8 +103,8 @@ func Slow(t *testing.T, test func(*testing.T)) {
 // 2000.
 func inBubble() bool { return time.Now().Year() < 2020 }
 
-// Main is called by TestMain: it runs the tests while the shared server runs, and
-// exits. It fails if goroutines are left.
+// Main is called by TestMain: Main runs the tests while the shared server runs, and exits.
+// Leftover goroutines are a failure.
 func Main(m *testing.M) {
 	flag.Parse()
 	os.Exit(runAll(m))

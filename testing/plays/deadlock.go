@@ -1,6 +1,6 @@
 package plays
 
-// This file has the plays in which calls wait for each other.
+// This file has the plays of calls waiting for each other.
 
 import (
 	"context"
@@ -31,7 +31,7 @@ var (
 	ToRead      = asking(lockpool.Shared())
 )
 
-// WithAll asks for two locks, of which the second has a name of its own.
+// WithAll asks for two locks, the second under an unshared name.
 func WithAll(ctx context.Context, h *lockpool.Handle, name string) error {
 	_, err := h.LockAll(ctx, []string{name, name + "-too"})
 	return err
@@ -45,7 +45,7 @@ func Permits(n, limit int) Ask {
 	}
 }
 
-// Party is a handle that holds some locks and then waits for another one.
+// Party is a handle with some locks, waiting for another one.
 type Party struct {
 	*lockpool.Handle
 	Done chan struct{} // closed when the call has returned
@@ -61,16 +61,17 @@ func (p *Party) WaitFor(ctx context.Context, get Ask, name string) {
 	}()
 }
 
-// soon makes calls look for deadlocks so early that a play on a real server takes little time.
+// soon makes calls look for deadlocks early, so that a play on a real server takes little
+// time.
 var soon = []lockpool.Option{lockpool.WithDeadlockCheck(30 * time.Millisecond), lockpool.WithLogger(slog.New(slog.DiscardHandler))}
 
-// deadlock returns the act in which a handle of the tested pool holds the lock a, one of the
-// rival's holds b, and each asks for the other's. rivalLast says who asks last.
+// deadlock returns the act where a handle of the tested pool holds the lock a, a handle of
+// the rival holds b, and each asks for the other's. rivalLast says who asks last.
 func deadlock(a, b Ask, rivalLast bool) func(*Stage) {
 	return func(s *Stage) { s.deadlock(s.Others, a, b, a, b, rivalLast) }
 }
 
-// deadlockOfReaders is about two readers, each of which asks to write what the other reads.
+// deadlockOfReaders is about two readers, each asking to write what the other reads.
 func (s *Stage) deadlockOfReaders() {
 	s.deadlock(s.Others, ToRead, ToRead, Exclusively, Exclusively, false)
 }
@@ -123,7 +124,7 @@ func (s *Stage) end(mine, theirs *Party, local bool, waits context.Context, canc
 		ended := mine
 		select {
 		case <-mine.Done:
-			mine.Done = nil // do not look at it again
+			mine.Done = nil // do not look at mine again
 		case <-theirs.Done:
 			ended, theirs.Done = theirs, nil
 		}
@@ -141,7 +142,7 @@ func (s *Stage) end(mine, theirs *Party, local bool, waits context.Context, canc
 			require.NoError(s, ended.Err)
 		}
 		if !s.check(ended.Close(s.Ctx)) && local && s.Effect == Denied {
-			cancel() // what is refused goes with the session, which has to last as long as the other handle holds something
+			cancel() // refused nodes go with the session, and the session lasts while the other handle holds something
 		}
 	}
 	if s.Effect == Unseen {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// Play is a way to use a lock. A rival waits behind it, or holds the lock first.
+// Play is a way to use a lock. A rival waits behind, or holds the lock first.
 type Play struct {
 	Name  string
 	Warm  int  // how often the lock is used before
@@ -54,7 +54,7 @@ var (
 	atService = []lockpool.Option{lockpool.WithLocalTurns(0)}
 )
 
-// All are the plays that are the same on each service.
+// All are the plays, the same on each service.
 var All = []Play{
 	{Name: "first", Act: (*Stage).UseOnce},
 	{Name: "again", Warm: 1, Act: (*Stage).UseOnce},
@@ -111,7 +111,7 @@ func (s *Stage) useBy(way Way) {
 	}
 }
 
-// UseOnce acquires the lock and releases it.
+// UseOnce acquires and releases the lock.
 func (s *Stage) UseOnce() { s.useBy(s.way) }
 
 // UseAndLook also asks for the token and verifies the lock.
@@ -153,8 +153,8 @@ func (s *Stage) waitAndUse(way Way) {
 // WaitAndUse waits for the rival.
 func (s *Stage) WaitAndUse() { s.waitAndUse(s.way) }
 
-// turn is a way to acquire a lock, alone or beside others, to ask for its token, if that is
-// wanted, and to release the lock.
+// turn is a way to acquire a lock, alone or beside others, to ask for the token, if wanted,
+// and to release the lock.
 func (s *Stage) turn(way Way, alone, token bool) Way {
 	return func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 		l, err := way(ctx, p, try)
@@ -176,13 +176,13 @@ func (s *Stage) turn(way Way, alone, token bool) Way {
 }
 
 // queue lets three waiters of one session share what they know of the queue. The lock was
-// used so often before that the last one joins without a listing.
+// used often before, so the last one joins without a listing.
 func (s *Stage) queue() {
 	turn := s.turn(s.way, true, false)
 	s.allEnd(s.begin(s.Ctx, turn), s.begin(s.Ctx, turn), s.begin(s.Ctx, turn))
 }
 
-// allEnd lets calls that wait for the rival have the lock.
+// allEnd lets calls waiting for the rival have the lock.
 func (s *Stage) allEnd(ends ...func() (*lockpool.Lock, error)) {
 	s.free(s.first)
 	for _, end := range ends {
@@ -192,7 +192,7 @@ func (s *Stage) allEnd(ends ...func() (*lockpool.Lock, error)) {
 }
 
 // passOn has several calls of the pool wait for the rival: one at the service, and the
-// others in memory, of which one gives up.
+// others in memory, one of them giving up.
 func (s *Stage) passOn(way Way, alone bool) {
 	ctx, cancel := context.WithCancel(s.Ctx)
 	defer cancel()
@@ -223,7 +223,7 @@ func (s *Stage) giveUp() {
 	s.free(s.first)
 }
 
-// giveUpAtOnce ends the context when the request that creates the node is under way.
+// giveUpAtOnce ends the context when the create of the node is under way.
 func (s *Stage) giveUpAtOnce() {
 	ctx, cancel := context.WithCancel(s.Ctx)
 	defer cancel()
@@ -278,8 +278,7 @@ func (s *Stage) lockAll() {
 	}
 }
 
-// observe sees that the rival holds the lock, and that no contender does when the rival has
-// unlocked.
+// observe sees the rival hold the lock, and no holder when the rival has unlocked.
 func (s *Stage) observe() {
 	held := true
 	for q, err := range s.Pool.Observe(s.Ctx, "a") {
@@ -302,7 +301,7 @@ func (s *Stage) observe() {
 	require.Equal(s, Denied, s.Effect, "the loop has ended")
 }
 
-// observeNobody sees the rival come, to a lock that has no directory.
+// observeNobody sees the rival come, to a lock without a directory.
 func (s *Stage) observeNobody() {
 	for q, err := range s.Pool.Observe(s.Ctx, "a") {
 		switch {
@@ -373,7 +372,7 @@ func (s *Stage) breakRival() {
 	broken := false
 	if s.check(err) {
 		err = s.Pool.Break(s.Ctx, "a", q.Contenders[0].Node)
-		// A session that was ended has perhaps done it, and the next one finds no node.
+		// An ended session has perhaps done the removal, and the next one finds no node.
 		if s.Effect == Losing && errors.Is(err, lockpool.ErrNotHeld) || s.check(err) {
 			<-s.first.Lost()
 			broken = true
@@ -431,7 +430,7 @@ func (s *Stage) waitForARun() {
 	s.check(err, lockpool.ErrDone)
 }
 
-// finishARunWithin calls Once while it holds the lock of the run, which it keeps. There is a
+// finishARunWithin calls Once under the lock of the run, and keeps the lock. There is a
 // record of another run.
 func (s *Stage) finishARunWithin() {
 	require.NoError(s, s.Others.Once(s.Ctx, "a", "other", func(context.Context) error { return nil }))
@@ -471,7 +470,7 @@ func (s *Stage) lead() {
 	}
 }
 
-// nest takes a lock for which it has to wait while it holds another one.
+// nest waits for a lock while holding another one.
 func (s *Stage) nest() {
 	h := s.handle(s.Pool)
 	defer h.Close(s.Ctx)

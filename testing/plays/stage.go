@@ -1,6 +1,6 @@
-// Package plays has ways to use locks, for tests that let each fault happen at each request of
-// each of them. The plays are the same on each service. What a request is, and how a fault
-// happens to it, is up to the tests of an engine.
+// Package plays has ways to use locks, for tests of each fault at each request. The plays
+// are the same on each service. What a request is, and how a fault happens to a request, is
+// up to the tests of an engine.
 package plays
 
 import (
@@ -25,11 +25,11 @@ import (
 // Effect is what a fault may do to a call.
 type Effect int
 
-// The effects, of which a service need not have all.
+// The effects. A service need not have all.
 const (
 	Unseen  Effect = iota // none but a delay
-	Refused               // an error that names the refused request
-	Denied                // ErrNoPermission, which names right and path
+	Refused               // an error naming the refused request
+	Denied                // ErrNoPermission, naming right and path
 	Losing                // a held lock is lost, a waiter is granted nevertheless
 )
 
@@ -40,7 +40,7 @@ type Stage struct {
 	Pool, Others *lockpool.Pool // the tested pool, whose requests meet the fault, and the rival's
 	Effect       Effect
 	Fired        func() bool          // reports whether the fault has happened; nil without a fault
-	Allows       func(err error) bool // reports whether a fault that is Refused or Denied may be the cause; nil if none is
+	Allows       func(err error) bool // reports whether a Refused or Denied fault may be the cause; nil if there is none
 	AtNext       func(do func())      // calls do when the next request is under way
 	Label        string               // of the goroutines of the tested pool
 	way          Way
@@ -62,8 +62,8 @@ func (s *Stage) Prepare(p Play) {
 	}
 }
 
-// Perform performs a play. Then over is called, which ends the fault. Whatever happened, the
-// lock is free, and both pools can use it.
+// Perform performs a play. Then over is called, to end the fault. In any case the lock is
+// then free, and both pools can use the lock.
 func (s *Stage) Perform(p Play, over func()) {
 	s.AsSubject(func() { p.Act(s) })
 	over()
@@ -74,13 +74,13 @@ func (s *Stage) Perform(p Play, over func()) {
 	})
 }
 
-// AsSubject labels the goroutines that do starts.
+// AsSubject labels the goroutines started by do.
 func (s *Stage) AsSubject(do func()) {
 	pprof.Do(s.Ctx, pprof.Labels("stage", s.Label), func(context.Context) { do() })
 }
 
-// Running returns the labels of the goroutines of tested pools that are left. They begin with
-// the prefix.
+// Running returns the labels of the leftover goroutines of tested pools, as far as they
+// begin with the prefix.
 func Running(t testing.TB, prefix string) []string {
 	var profile bytes.Buffer
 	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
@@ -126,7 +126,7 @@ func (s *Stage) check(err error, expected ...error) bool {
 	case err == nil:
 		require.FailNow(s, "no error")
 	case s.Effect == Unseen || !errors.As(err, &locking):
-	case s.Effect == Losing && (errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, driver.ErrSessionLost)): // which leaves a release open
+	case s.Effect == Losing && (errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, driver.ErrSessionLost)): // a loss leaves a release open
 		return false
 	case s.Effect != Losing && s.Allows(err):
 		return false
@@ -148,14 +148,14 @@ func (s *Stage) use(l *lockpool.Lock, do func()) {
 	go func() { // ends with s.Ctx
 		l, err := s.way(s.Ctx, s.Others, false)
 		if err == nil {
-			// A server that ends a session for no reason gives no guarantee. Otherwise the
+			// A server ending a session for no reason gives no guarantee. Otherwise the
 			// context of a lock ends before the lock is released.
 			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && s.Effect != Losing {
 				err = errors.New("two holders")
 			}
 			err = errors.Join(err, l.Unlock(s.Ctx))
 		}
-		if s.Effect == Losing && errors.Is(err, lockpool.ErrRevoked) { // it held the lock by then, and was asked
+		if s.Effect == Losing && errors.Is(err, lockpool.ErrRevoked) { // held the lock by then, and was asked
 			err = nil
 		}
 		behind <- err
@@ -166,7 +166,7 @@ func (s *Stage) use(l *lockpool.Lock, do func()) {
 	require.NoError(s, <-behind)
 }
 
-// begin starts a call that has to wait, and returns when the call waits or when the fault has
+// begin starts a waiting call, and returns when the call waits or when the fault has
 // happened.
 func (s *Stage) begin(ctx context.Context, way Way) func() (*lockpool.Lock, error) {
 	var l *lockpool.Lock

@@ -43,9 +43,9 @@ type Row struct {
 	Below []string // further lines of the text
 }
 
-// Bar is something that takes time.
+// Bar is something with a duration.
 type Bar struct {
-	Mark       int // its index
+	Mark       int // the index of the mark
 	Begin, End time.Duration
 	Text       string // shown at the pointer
 }

@@ -1,5 +1,7 @@
 package main
 
+// This file has the command check.
+
 import (
 	"bufio"
 	"context"
@@ -43,10 +45,9 @@ func main() {
 }
 `
 
-// commands are the programs of the modules, which users install by their paths.
-// Some are only resolved, because building their dependencies takes a minute on a
-// new machine; and examples/fencing is left out, whose database takes 20 s to
-// unpack.
+// commands are the programs of the modules, installed by users by their paths. Some are
+// only resolved, because building their dependencies takes a minute on a new machine;
+// examples/fencing is left out, because its database takes 20 s to unpack.
 var commands = []struct {
 	path  string
 	build bool
@@ -103,7 +104,7 @@ func check(ctx context.Context, r *release) error {
 	return nil
 }
 
-// program writes a program that uses a package, in a module of its own, and returns its
+// program writes a program using a package, in a separate module, and returns the
 // directory.
 func (r *release) program(ctx context.Context, name, text, uses string) (dir string, err error) {
 	dir = filepath.Join(r.temp, name)
@@ -121,8 +122,8 @@ func (r *release) program(ctx context.Context, name, text, uses string) (dir str
 	return dir, nil
 }
 
-// checkAdapter checks that a program which imports one adapter does not require the
-// libraries of the others.
+// checkAdapter checks that a program with one adapter does not require the libraries of the
+// others.
 func checkAdapter(ctx context.Context, r *release) error {
 	const adapter = library + "/adapters/gocron"
 	dir, err := r.program(ctx, "adapted", "package main\n\nimport _ \""+adapter+"\"\n\nfunc main() {}\n", adapter)
@@ -138,8 +139,8 @@ func checkAdapter(ctx context.Context, r *release) error {
 	return err
 }
 
-// checkRequirements finds what would work in this workspace and not for users: a module that
-// replaces others, and one that requires another version of one of them.
+// checkRequirements finds requirements working in this workspace and not for users: a
+// module replacing others, and a module requiring another version of one of them.
 func checkRequirements(ctx context.Context, r *release) error {
 	var problems []error
 	for _, dir := range r.dirs {
@@ -204,8 +205,7 @@ func checkVersions(ctx context.Context, r *release) error {
 	return nil
 }
 
-// checkPrograms lets the user's program lock something, on the server that
-// zkserve starts.
+// checkPrograms lets the user's program lock something, on a server started by zkserve.
 func checkPrograms(ctx context.Context, r *release) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -222,7 +222,7 @@ func checkPrograms(ctx context.Context, r *release) (err error) {
 	}
 	defer func() {
 		_ = server.Process.Kill()
-		_ = server.Wait() // it was killed
+		_ = server.Wait() // killed
 	}()
 	address, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {

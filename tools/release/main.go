@@ -1,13 +1,12 @@
-// Release does what a release of this repository's modules needs, which the go
-// command cannot do by itself: the modules require each other at a version that
-// is not published yet.
+// Release does what the go command cannot do for a release of this repository's modules:
+// the modules require each other at an unpublished version.
 //
 //	release tidy    sets that version in every module, and tidies them
 //	release check   uses the modules as a user will when they are published
 //
-// The version is the one that go.work replaces. Both commands serve the modules
-// of the working tree from a temporary GOPROXY made of files, to a module cache
-// of its own, so that no cache ever keeps an unpublished version.
+// The version is the one replaced in go.work. Both commands serve the modules of the
+// working tree from a temporary GOPROXY made of files, to a temporary module cache, so that
+// no other cache ever keeps an unpublished version.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 	"syscall"
 )
 
-const library = "github.com/lockpool/lockpool" // the module that the others require
+const library = "github.com/lockpool/lockpool" // the module required by the others
 
 func main() {
 	commands := map[string]func(context.Context, *release) error{"tidy": tidy, "check": check}
@@ -143,11 +142,11 @@ func (r *release) tag(dir string) string {
 	return filepath.ToSlash(dir) + "/" + r.version
 }
 
-// ours reports whether the path is that of a module of this repository.
+// ours reports whether the path is a module's of this repository.
 func ours(module string) bool { return module == library || strings.HasPrefix(module, library+"/") }
 
-// tidy sets the version that the nested modules require of the library and of each
-// other, and tidies all modules.
+// tidy sets the required version of the library and of each other in the nested modules,
+// and tidies all modules.
 func tidy(ctx context.Context, r *release) error {
 	for _, dir := range r.dirs {
 		if dir == "." {
@@ -205,8 +204,7 @@ func (r *release) goIn(ctx context.Context, dir string, args ...string) error {
 	return err
 }
 
-// output runs a command and returns what it prints. The error has what it says
-// of its failure.
+// output runs a command and returns the output. The error has the command's message.
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

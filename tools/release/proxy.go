@@ -1,5 +1,7 @@
 package main
 
+// This file makes a GOPROXY of the modules of the working tree.
+
 import (
 	"context"
 	"encoding/json"
@@ -28,8 +30,8 @@ func fileURL(dir string) string {
 	return (&url.URL{Scheme: "file", Path: slashed}).String()
 }
 
-// pack makes the GOPROXY: the modules of the working tree, as git would tag
-// them if all that it does not ignore were committed.
+// pack makes the GOPROXY: the modules of the working tree, as in a tag after committing all
+// files not ignored by git.
 func (r *release) pack(ctx context.Context) error {
 	list, err := output(ctx, r.root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
 	if err != nil {
@@ -48,7 +50,7 @@ func (r *release) pack(ctx context.Context) error {
 	return nil
 }
 
-// packModule writes the four files that a GOPROXY has of a version.
+// packModule writes the four files of a version in a GOPROXY.
 func (r *release) packModule(dir string, names []string) error {
 	escaped, err := module.EscapePath(r.module(dir))
 	if err != nil {
@@ -81,14 +83,12 @@ func (r *release) packModule(dir string, names []string) error {
 		os.WriteFile(filepath.Join(versions, r.version+".mod"), mod, 0o666))
 }
 
-// files returns those of the names that are below dir. zip.Create leaves out
-// what belongs to modules further below.
+// files returns the names below dir. zip.Create leaves out modules further below.
 func (r *release) files(dir string, names []string) (files []zip.File) {
 	prefix := ""
 	if dir != "." {
 		prefix = filepath.ToSlash(dir) + "/"
-		// The go command adds the license of the repository to a module that has
-		// none of its own.
+		// The go command adds the license of the repository to a module without a license.
 		if !slices.Contains(names, prefix+"LICENSE") {
 			files = append(files, file{filepath.Join(r.root, "LICENSE"), "LICENSE"})
 		}

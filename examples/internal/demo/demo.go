@@ -27,7 +27,7 @@ func ZooKeeperFlag() *string {
 	return address
 }
 
-// CheckZooKeeper returns an error if address is not that of a server.
+// CheckZooKeeper returns an error if address is not a server's.
 func CheckZooKeeper(address string) error {
 	if strings.ContainsAny(address, "/?") {
 		return errors.New("not of the form HOST:PORT")
@@ -36,8 +36,8 @@ func CheckZooKeeper(address string) error {
 	return err
 }
 
-// ParseFlags parses the command line. If that is invalid, it prints the usage and
-// exits.
+// ParseFlags parses the command line. For an invalid command line, ParseFlags prints the
+// usage and exits.
 func ParseFlags(usage string) {
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
 	flag.Parse()
@@ -47,8 +47,8 @@ func ParseFlags(usage string) {
 	}
 }
 
-// Main calls run, prints its error, and exits. An interrupt cancels the context
-// of run; a second one ends the program at once.
+// Main calls run, prints the error, and exits. An interrupt cancels the context of run; a
+// second one ends the program at once.
 func Main(name string, run func(context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -64,7 +64,7 @@ func Exit(name string, err error) {
 	os.Exit(0)
 }
 
-// Server is the ZooKeeper server that an example uses.
+// Server is the ZooKeeper server of an example.
 type Server struct {
 	Address  string
 	Embedded *zktest.Server // nil if the server was already running
@@ -84,7 +84,7 @@ func OpenServer(ctx context.Context, address string) (*Server, error) {
 	return &Server{embedded.Addr(), embedded}, nil
 }
 
-// Close stops the server if OpenServer started it.
+// Close stops the server if started by OpenServer.
 func (s *Server) Close() error {
 	if s.Embedded == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package exampletest runs an example's program in its tests. The program is the
-// test binary itself, with the race detector if the tests have it.
+// Package exampletest runs an example's program in its tests. The program is the test
+// binary itself, with the race detector if used for the tests.
 package exampletest
 
 import (
@@ -18,10 +18,10 @@ import (
 
 const programEnv = "LOCKPOOL_EXAMPLE_TEST"
 
-// Main is for TestMain. In a process that [New] prepared it calls program, the
-// main function of the example; otherwise it runs the tests.
+// Main is for TestMain. In a process prepared by [New], Main calls program, the main
+// function of the example; otherwise Main runs the tests.
 func Main(m *testing.M, program func(), opts ...goleak.Option) {
-	if os.Getenv(programEnv) != "" { // also in processes that the program starts
+	if os.Getenv(programEnv) != "" { // also in processes started by the program
 		program()
 		return
 	}
@@ -32,7 +32,7 @@ func Main(m *testing.M, program func(), opts ...goleak.Option) {
 type Program struct {
 	*exec.Cmd
 	Stdout, Stderr *Output
-	Temp           string // its temporary directory, which no other program uses
+	Temp           string // the temporary directory of this program only
 }
 
 // New prepares a run with no other programs on its PATH and no settings for
@@ -89,15 +89,14 @@ func (p *Program) RequireExit(t *testing.T, code int) {
 	require.Equal(t, code, exit.ExitCode())
 }
 
-// RequireClean requires that nothing is left in the program's temporary
-// directory.
+// RequireClean requires an empty temporary directory of the program.
 func (p *Program) RequireClean(t *testing.T) {
 	entries, err := os.ReadDir(p.Temp)
 	require.NoError(t, err)
 	require.Empty(t, entries)
 }
 
-// Output holds the text that a program has printed so far.
+// Output holds the text printed by a program so far.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -116,17 +115,17 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
-// Misuse is a command line that cannot work.
+// Misuse is an impossible command line.
 type Misuse struct {
 	Name  string
 	Args  []string
 	Code  int    // 2 if the command line is invalid in itself
-	Error string // part of the error that the program prints
+	Error string // part of the printed error
 	Logs  bool   // the program may log to standard output first
 }
 
-// RequireErrors requires that the program exits with a clear error for each
-// command line, and with its usage if the command line is invalid in itself.
+// RequireErrors requires the program to exit with a clear error for each command line, and
+// with the usage if the command line is invalid in itself.
 func RequireErrors(t *testing.T, usage string, misuses []Misuse) {
 	for _, misuse := range misuses {
 		t.Run(misuse.Name, func(t *testing.T) {

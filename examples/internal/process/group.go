@@ -1,5 +1,5 @@
-// Package process runs the parts of an example as separate processes: copies of
-// the running program, which receive messages from it and send messages back.
+// Package process runs the parts of an example as separate processes: copies of the running
+// program, exchanging messages with it.
 package process
 
 import (
@@ -15,25 +15,25 @@ import (
 	"time"
 )
 
-// Group is a set of worker processes, as seen by the process that started them.
-// Its methods must not be called concurrently.
+// Group is a set of worker processes, as seen by the starting process. The methods must not
+// be called concurrently.
 type Group struct {
 	ctx      context.Context
 	end      context.CancelCauseFunc // called when a worker has ended too early
-	messages *json.Decoder           // from all workers, in the order in which they were sent
-	pipe     *os.File                // the end that workers write messages to
+	messages *json.Decoder           // from all workers, in the order of sending
+	pipe     *os.File                // the end for the workers' messages
 	inputs   map[string]io.WriteCloser
 	finished atomic.Bool // no worker will receive another message
 	running  sync.WaitGroup
 }
 
-// Run calls story with a group, and returns its error. All workers have ended
-// when Run returns. If ctx ends first, or the timeout expires, the error says so.
+// Run calls story with a group, and returns story's error. All workers have ended when Run
+// returns. If ctx ends first, or the timeout expires, the error says so.
 func Run(ctx context.Context, timeout time.Duration, story func(*Group) error) error {
 	ctx, stop := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %s", timeout))
 	defer stop()
 	err := run(ctx, story)
-	if err != nil && ctx.Err() != nil { // whatever err is, it is a consequence
+	if err != nil && ctx.Err() != nil { // any err is then a consequence
 		return fmt.Errorf("stopped: %w", context.Cause(ctx))
 	}
 	return err
@@ -64,10 +64,10 @@ func run(ctx context.Context, story func(*Group) error) error {
 	return errors.New("all processes have ended")
 }
 
-// Start starts the workers. It must be called once. When the context of the group
-// ends, their input is closed, and a worker that does not end then is killed.
+// Start starts the workers. It must be called once. When the context of the group ends,
+// their input is closed, and a worker still running then is killed.
 func (g *Group) Start(args []string, names ...string) error {
-	defer g.pipe.Close() // Receive returns io.EOF when the workers have closed it, too
+	defer g.pipe.Close() // Receive returns io.EOF when the workers have closed the pipe, too
 	for _, name := range names {
 		if err := g.start(name, args); err != nil {
 			return fmt.Errorf("starting %s: %w", name, err)
@@ -76,7 +76,7 @@ func (g *Group) Start(args []string, names ...string) error {
 	return nil
 }
 
-// StartHere starts workers that are goroutines of this process, and call work. It must be
+// StartHere starts workers as goroutines of this process, each calling work. It must be
 // called once, instead of Start. When the context of the group ends, their input is closed.
 func (g *Group) StartHere(work func(*Worker), names ...string) error {
 	var all sync.WaitGroup
@@ -134,7 +134,7 @@ func (g *Group) start(name string, args []string) error {
 	return nil
 }
 
-// Send sends a message to a worker, which receives messages in order.
+// Send sends a message to a worker. Messages are received in order.
 func (g *Group) Send(name string, message any) {
 	_ = json.NewEncoder(g.inputs[name]).Encode(message) // if the worker has ended, Receive says so
 }

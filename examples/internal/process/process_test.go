@@ -1,5 +1,7 @@
 package process
 
+// This file tests groups of workers.
+
 import (
 	"errors"
 	"os"
@@ -10,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// In the tests a worker echoes messages, and exits when it is told to.
+// In the tests a worker echoes messages, and exits when told to.
 func TestMain(m *testing.M) {
 	worker := Self()
 	if worker == nil {

@@ -1,5 +1,5 @@
-// Package spans records spans of lockpool in a form that can be sent to another
-// process, and draws them on an axis of time.
+// Package spans records spans of lockpool in a form for sending to another process, and
+// draws them on an axis of time.
 package spans
 
 import (
@@ -15,7 +15,7 @@ const (
 	Hold    = "lockpool.lock.hold"
 )
 
-// Attributes of these spans, and of their links.
+// Attributes of the spans, and of their links.
 const (
 	KeyLock       = "lockpool.lock.name"
 	KeyKind       = "lockpool.lock.kind"
@@ -34,11 +34,10 @@ type Span struct {
 	Links             []Link `json:",omitempty"`
 }
 
-// Link leads from a wait to the span of a request for the same lock that was in
-// the way.
+// Link leads from a wait to the span of a request in the way, for the same lock.
 type Link struct{ Trace, ID, Role string }
 
-// Record returns a span as a service has recorded it.
+// Record returns a span as recorded by a service.
 func Record(service string, s sdktrace.ReadOnlySpan) *Span {
 	c := s.SpanContext()
 	record := &Span{Service: service, Name: s.Name(), Trace: c.TraceID().String(), ID: c.SpanID().String(),

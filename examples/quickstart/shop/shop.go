@@ -2,9 +2,9 @@
 // want to change order 42, and the lock orders/42 admits them one at a time. In the end it
 // draws which of them waited, and for how long.
 //
-// The services, and all that they do with lockpool, are in worker.go. This file starts them,
-// as copies of the program, and tells them what to do. It does not know which service
-// coordinates them: a program calls [Main] with those that it has the drivers of.
+// The services, and all their use of lockpool, are in worker.go. This file starts them, as
+// copies of the program, and tells them what to do, on any coordination service: a program
+// calls [Main] with the engines of the imported drivers.
 package shop
 
 import (
@@ -28,29 +28,29 @@ Shows processes that contend for a lock. Without -servers they use a server that
 program starts. With -driver memory they need none, and are goroutines of one process.
 `
 
-const timeout = 12 * time.Second // for the whole story, which takes about 6 s
+const timeout = 12 * time.Second // for the whole story of about 6 s
 
-// Engine is a coordination service that the shop can use.
+// Engine is a coordination service for the shop.
 type Engine struct {
-	Driver string // its name for lockpool.Open
+	Driver string // the driver's name for lockpool.Open
 
 	// DSN returns the connect string for locks of their own, below a path with the ID.
 	DSN func(servers string, id int) string
 
-	// Check returns an error if servers cannot be the addresses of servers. It is nil if the
-	// engine has none.
+	// Check returns an error if servers cannot be the addresses of servers. It is nil for
+	// an engine without servers.
 	Check func(servers string) error
 
-	// Start starts a server for the demonstration. It is nil if the engine has none: then
-	// the services are goroutines of this process.
+	// Start starts a server for the demonstration. It is nil for an engine without servers:
+	// then the services are goroutines of this process.
 	Start func(ctx context.Context) (servers string, stop func() error, err error)
 
-	// Elsewhere, if it is not nil, runs another program, which has the driver.
+	// Elsewhere, if not nil, runs another program with the driver.
 	Elsewhere func(ctx context.Context, servers string) error
 }
 
-// Main is the main function of the quickstart. It uses the first engine unless the command line
-// names another one.
+// Main is the main function of the quickstart. The first engine is used unless the command
+// line names another one.
 func Main(engines ...Engine) {
 	var names []string
 	for _, e := range engines {
@@ -115,7 +115,7 @@ func run(ctx context.Context, e Engine, servers string) (err error) {
 	return nil
 }
 
-// shop is the services, each a process, as seen by the one that started them.
+// shop is the services, each a process, as seen by the starting process.
 type shop struct {
 	services *process.Group
 	begin    time.Time
@@ -138,7 +138,7 @@ func (s *shop) story(e Engine, servers string) error {
 		return err
 	}
 
-	// Billing holds the lock, and the others deal with that in three ways.
+	// Billing holds the lock, and the others deal with the wait in three ways.
 	s.services.Send("billing", "charge")
 	if err := s.await(holding, 1); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (s *shop) story(e Engine, servers string) error {
 		return err
 	}
 
-	// Then all of them contend for it at the same time.
+	// Then all of them contend for the lock at the same time.
 	const rounds = 3
 	for range rounds {
 		for _, name := range services {

@@ -13,7 +13,7 @@ import (
 
 const spanWork = "quickstart.work" // of the work under a lock
 
-// marks are the names of the spans that are drawn, in the order of the chart's marks.
+// marks are the names of the drawn spans, in the order of the chart's marks.
 var marks = []string{spans.Wait, spanWork, spans.Acquire}
 
 // draw draws a line for every request for a lock, all on one time axis.

@@ -1,5 +1,7 @@
 package shop
 
+// This file tests the drawing.
+
 import (
 	"strings"
 	"testing"

@@ -1,5 +1,7 @@
 package shop
 
+// This file has the services, and all that they do with lockpool.
+
 import (
 	"context"
 	"errors"
@@ -16,11 +18,11 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// order is the name of the lock. Every order has a lock of its own, so that work
-// on one order never waits for work on another.
+// order is the name of the lock. Every order has a separate lock, so that work on one order
+// never waits for work on another.
 const order = "orders/42"
 
-// service is one of the processes that work on orders.
+// service is one of the processes working on orders.
 type service struct {
 	reporter
 	pool   *lockpool.Pool
@@ -44,7 +46,7 @@ func (s *service) ship(ctx context.Context) error {
 	})
 }
 
-// charge calls a function that locks the order once more.
+// charge calls a function locking the order once more.
 func (s *service) charge(ctx context.Context) error {
 	s.printf("asks for %s", order)
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
@@ -55,9 +57,9 @@ func (s *service) charge(ctx context.Context) error {
 	})
 }
 
-// writeInvoice locks the order, because it cannot know whether its caller has.
-// The context carries the holder, so it enters the lock again and does not wait
-// for itself. That sends no request to the servers and records no span.
+// writeInvoice locks the order, because the caller may not have done so. The context
+// carries the holder, so writeInvoice enters the lock again and does not wait for itself.
+// Entering sends no request to the servers and records no span.
 func (s *service) writeInvoice(ctx context.Context) error {
 	begin := time.Now()
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
@@ -95,15 +97,15 @@ func (s *service) refund(ctx context.Context) error {
 	return err
 }
 
-// update is a short change that every service makes now and then.
+// update is a short change, made by every service now and then.
 func (s *service) update(ctx context.Context) error {
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
 		return s.work(ctx, "updates the order", 200*time.Millisecond+rand.N(250*time.Millisecond))
 	})
 }
 
-// work is done under the lock, in a span of its own. If the lock is lost, ctx
-// ends and the work stops, because another process may be granted the lock.
+// work is done under the lock, in a separate span. If the lock is lost, ctx ends and the
+// work stops, because another process may be granted the lock.
 func (s *service) work(ctx context.Context, what string, duration time.Duration) error {
 	_, span := s.tracer.Start(ctx, spanWork, trace.WithAttributes(attribute.String(spans.KeyLock, order)))
 	defer span.End()
@@ -117,14 +119,14 @@ func (s *service) work(ctx context.Context, what string, duration time.Duration)
 	}
 }
 
-// runWorker is the service that runs in this process.
+// runWorker is the service of this process.
 func runWorker(worker *process.Worker, driver, dsn string) {
 	if err := serve(reporter{worker}, driver, dsn); err != nil {
 		worker.Send(report{Failure: err.Error()})
 	}
 }
 
-// serve does the jobs that the service receives, until there are no more.
+// serve does the jobs of the service, until there are no more.
 func serve(reporter reporter, driver, dsn string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -141,8 +143,8 @@ func serve(reporter reporter, driver, dsn string) error {
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(reporter))
 	defer tracers.Shutdown(context.Background())
 
-	// The connect string says where the servers are, and that each run of the quickstart
-	// has locks of its own. On ZooKeeper it is
+	// The connect string says where the servers are, and gives each run of the quickstart
+	// separate locks. On ZooKeeper the string is
 	// HOST:PORT/quickstart-PID?session_timeout=10s.
 	pool, err := lockpool.Open(driver, dsn, lockpool.WithTracerProvider(tracers))
 	if err != nil {
@@ -162,7 +164,7 @@ func serve(reporter reporter, driver, dsn string) error {
 
 	s := &service{reporter, pool, tracers.Tracer("quickstart")}
 	for job := range received {
-		// The spans of lockpool during the job become part of its trace.
+		// The spans of lockpool during the job become part of the job's trace.
 		jobCtx, span := s.tracer.Start(ctx, job)
 		err := jobs[job](s, jobCtx)
 		span.End()

@@ -1,5 +1,7 @@
 package docs
 
+// This file compiles and runs the Go blocks of the pages.
+
 import (
 	"bytes"
 	"context"
@@ -23,8 +25,8 @@ import (
 
 	"github.com/lockpool/lockpool/testing/zktest"
 
-	// What only the pages import, so that go.mod requires it and cached results depend
-	// on it.
+	// Imported only by the pages: go.mod must require them, and cached results depend on
+	// them.
 	_ "github.com/go-co-op/gocron/v2"
 	_ "github.com/go-zookeeper/zk"
 	_ "github.com/golang-migrate/migrate/v4"
@@ -72,11 +74,11 @@ func goBlocks(p *page) []block {
 	return slices.DeleteFunc(slices.Clone(p.blocks), func(b block) bool { return b.language != "go" || b.excuse != "" })
 }
 
-// addresses are those of servers on the pages. They become that of a server that is
-// there.
+// addresses are the addresses of servers on the pages. An existing server takes their
+// place.
 var addresses = []string{"127.0.0.1:2181", "zk1:2181,zk2:2181,zk3:2181"}
 
-// importPaths are those of the packages that blocks use without saying so.
+// importPaths are the paths of the packages used by blocks without an import.
 var importPaths = map[string]string{}
 
 func init() {
@@ -119,7 +121,7 @@ func runGo(t *testing.T, blocks []block) error {
 			tests[fmt.Sprintf("block%d_test.go", i)] = source
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // most of it is compiling
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // most of the time for compiling
 	defer cancel()
 	var errs []error
 	if len(tests) > 0 {
@@ -133,7 +135,7 @@ func runGo(t *testing.T, blocks []block) error {
 	return errors.Join(errs...)
 }
 
-// goFile returns the Go file that a block becomes, and whether it is a program. The
+// goFile returns the Go file made of a block, and whether the file is a program. The
 // compiler takes the page for the file.
 func goFile(b block, code string) (source []byte, program bool, err error) {
 	if formatted, err := format.Source([]byte(b.code)); err != nil {
@@ -162,7 +164,7 @@ func goFile(b block, code string) (source []byte, program bool, err error) {
 	return []byte(imports + strings.TrimPrefix(text, head)), false, nil
 }
 
-// packages returns the names of the packages that a file uses and does not import.
+// packages returns the names of the packages used but not imported by a file.
 func packages(file *ast.File) (names []string) {
 	imported := map[string]bool{}
 	for _, spec := range file.Imports {
@@ -178,12 +180,11 @@ func packages(file *ast.File) (names []string) {
 	return slices.Compact(names)
 }
 
-// tree is files by name, which a directory of this module has for one run of the go
-// command.
+// tree is files by name, put into a directory of this module for one run of the go command.
 type tree map[string][]byte
 
-// run writes the files to temp and runs the go command on the package in dir, with
-// them in it.
+// run writes the files to temp and runs the go command on the package in dir, files
+// included.
 func (files tree) run(ctx context.Context, temp, dir string, command ...string) error {
 	there, err := filepath.Abs(dir)
 	if err != nil {

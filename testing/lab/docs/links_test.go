@@ -1,5 +1,7 @@
 package docs
 
+// This file checks the links of the pages.
+
 import (
 	"fmt"
 	"net/url"
@@ -12,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pending are pages that may not be there yet.
+// pending are pages possibly missing.
 var pending = []string{"CONTRIBUTING.md", "LICENSE", "SECURITY.md"}
 
 func TestLinksResolve(t *testing.T) {
@@ -54,8 +56,8 @@ func TestEveryPageIsLinkedFromREADME(t *testing.T) {
 	}
 }
 
-// brokenLinks returns the links of a page that lead nowhere, with their lines. It does
-// not follow those that leave the repository.
+// brokenLinks returns the links of a page that lead nowhere, with their lines. It does not
+// follow links out of the repository.
 func brokenLinks(p *page) (faults []string) {
 	fault := func(l link, format string, args ...any) {
 		faults = append(faults, fmt.Sprintf("%s:%d: %s", filepath.Base(p.path), l.line, fmt.Sprintf(format, args...)))

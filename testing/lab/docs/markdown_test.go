@@ -1,5 +1,7 @@
 package docs
 
+// This file parses the pages.
+
 import (
 	"bytes"
 	"fmt"
@@ -17,9 +19,9 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// root is the root of the repository. By this path, which is a link, the go command
-// sees that the tests depend on the pages: it looks only at files in the module, and
-// would take a result from its cache.
+// root is the root of the repository. The path is a link, because the go command looks for
+// dependencies of tests only in the module, and would otherwise take a cached result for
+// changed pages.
 const root = "testdata/root"
 
 // page is a Markdown file.
@@ -33,11 +35,11 @@ type page struct {
 
 // block is a fenced block of code.
 type block struct {
-	page     string // the base name of its file
-	line     int    // of its first line of code
+	page     string // the base name of the file
+	line     int    // of the first line of code
 	language string
 	code     string
-	excuse   string // why it is not run, if a comment says so
+	excuse   string // why not run, if a comment says so
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
@@ -58,7 +60,7 @@ func readPage(path string) (*page, error) {
 	}
 	p := &page{path: path, anchors: map[string]bool{}}
 	lineAt := func(offset int) int { return 1 + bytes.Count(source[:offset], []byte("\n")) }
-	line := 1 // of the last node that knows its own
+	line := 1 // of the last node with a known line
 	root := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(text.NewReader(source))
 	err = ast.Walk(root, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
@@ -90,10 +92,10 @@ func readPage(path string) (*page, error) {
 	return p, err
 }
 
-// markup is what a heading's text loses on its way to an anchor, beside punctuation.
+// markup is the part of a heading's text missing in the anchor, beside punctuation.
 var markup = regexp.MustCompile(`\]\([^)]*\)`)
 
-// addAnchor adds the anchor that GitHub gives a heading.
+// addAnchor adds GitHub's anchor of a heading.
 func (p *page) addAnchor(heading []byte) {
 	slug := strings.Map(func(r rune) rune {
 		switch {
@@ -133,7 +135,7 @@ func pages(t *testing.T, patterns ...string) []*page {
 // manual returns the pages whose blocks are run.
 func manual(t *testing.T) []*page { return pages(t, "README.md", "docs/*.md") }
 
-// scratch returns a page with that text.
+// scratch returns a page with the text.
 func scratch(t *testing.T, text string) *page {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "scratch.md")

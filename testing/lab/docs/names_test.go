@@ -1,5 +1,7 @@
 package docs
 
+// This file checks that the pages list every exported name.
+
 import (
 	"os"
 	"path/filepath"

@@ -1,5 +1,7 @@
 package docs
 
+// This file runs the shell blocks of the pages.
+
 import (
 	"context"
 	"fmt"
@@ -14,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// otherLanguages are those of blocks that are there to be read.
+// otherLanguages are the languages of blocks only to be read.
 var otherLanguages = []string{"java", "promql", "properties", "python", "sql", "text"}
 
 func TestEveryBlockIsRunOrExcused(t *testing.T) {
@@ -37,7 +39,7 @@ func TestBlocksThatAreNotRunAreFound(t *testing.T) {
 	}, notRunnable(p))
 }
 
-// notRunnable returns the blocks of a page that no test runs, without a word.
+// notRunnable returns the blocks of a page not run by any test, without a reason.
 func notRunnable(p *page) []string {
 	faults := slices.Clone(p.broken)
 	for _, b := range p.blocks {
@@ -55,7 +57,8 @@ func TestShellBlocksRun(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs a Unix shell")
 	}
-	// Most blocks run the examples, so the cached result depends on these (see root).
+	// Most blocks run the examples, so the cached result depends on the examples (see
+	// root).
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "examples"), func(_ string, _ fs.DirEntry, err error) error { return err }))
 	for _, p := range manual(t) {
 		for _, b := range p.blocks {
@@ -81,9 +84,9 @@ func TestBrokenShellBlockIsFound(t *testing.T) {
 	require.Error(t, err)
 }
 
-// runShell runs a block in the root of the repository, and returns what it prints.
+// runShell runs a block in the root of the repository, and returns the output.
 func runShell(ctx context.Context, b block) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // most of it is compiling
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // most of the time for compiling
 	defer cancel()
 	dir, err := filepath.Abs(root)
 	if err != nil {

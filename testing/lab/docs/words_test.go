@@ -1,5 +1,7 @@
 package docs
 
+// This file measures the words of comments and pages.
+
 import (
 	"go/parser"
 	"go/token"
@@ -15,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reader has to resolve each of these words. The goal, for comments and pages alike, is
-// what database/sql, net/http, raft and river stay below: 12, 15, 1.1 and 0.2 in 1,000 words.
+// Words which a reader has to resolve. The goal, for comments and pages alike, is the
+// measure of database/sql, net/http, raft and river: 12, 15, 1.1 and 0.2 in 1,000 words.
 var references = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)\b(it|its)\b`),
 	regexp.MustCompile(`(?i)\b(that|which)\b`),
@@ -25,7 +27,8 @@ var references = []*regexp.Regexp{
 }
 
 // TestWordsStayWithinLimits measures the references in 1,000 words, and the words of the
-// longest paragraph. A limit above its goal is today's measure: lower it with each rewrite.
+// longest paragraph. A limit above the goal is today's measure: lower the limit with each
+// rewrite.
 func TestWordsStayWithinLimits(t *testing.T) {
 	t.Parallel()
 	comments, prose := texts(t)

@@ -2,6 +2,8 @@
 
 package main
 
+// This file tests the campaign on ZooKeeper: short runs, leaked nodes and planted losses.
+
 import (
 	"fmt"
 	"math/rand/v2"
@@ -19,8 +21,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// runCampaign runs a campaign and returns its report and the last line of its
-// output.
+// runCampaign runs a campaign and returns the report and the last line of output.
 func runCampaign(t *testing.T, change func(*campaign.Options)) (workload.Report, string) {
 	o := campaign.DefaultOptions()
 	change(&o)
@@ -36,13 +37,13 @@ func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
 	found, last := runCampaign(t, func(o *campaign.Options) { o.Duration = 25 * time.Second })
 	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
-	require.True(t, found.Clean()) // a lock that is never shared is a violation, once enough requests fit beside a holder
+	require.True(t, found.Clean()) // a lock never shared is a violation, once enough requests fit beside a holder
 	for _, kind := range []string{workload.Exclusive, workload.Plain} {
 		require.Equal(t, 1, found.MaxHolders[workload.NameOf(kind, 1)], kind)
 	}
 }
 
-// Directories, which may be left, do not count.
+// Directories may be left, and do not count.
 func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -75,11 +76,11 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	require.Contains(t, leaked()[0], guard)
 }
 
-// A holder is cut off for longer than its session timeout, while another client
-// waits. With its lease it stops in time. Without one the campaign finds a
-// violation: a client may ignore the loss, or have a clock that is so slow that
-// the lease never ends. (A campaign takes half a minute, so for permits and plain
-// locks there are only the records of check_test.go.)
+// A holder is cut off for longer than its session timeout, while another client waits. With
+// a lease the holder stops in time. Without one the campaign finds a violation: a client
+// may ignore the loss, or have too slow a clock for the lease ever to end. (A campaign
+// takes half a minute, so for permits and plain locks there are only the records of
+// check_test.go.)
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -95,11 +96,11 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // each has an ensemble of its own, and mostly waits
+			t.Parallel() // each has a separate ensemble, and mostly waits
 			found, last := runCampaign(t, func(o *campaign.Options) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
-				o.Rush = 0                                                        // in which the first holder has another lock
+				o.Rush = 0                                                        // in a rush, the first holder has another lock
 				o.Duration = 5 * time.Second
 				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer, Begin: freezeHolder}}
 				c.change(o)

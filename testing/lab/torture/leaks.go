@@ -2,6 +2,8 @@
 
 package main
 
+// This file finds leftover nodes of contenders.
+
 import (
 	"context"
 	"fmt"
@@ -17,7 +19,7 @@ import (
 // lookTimeout bounds how long the search for leaked nodes takes.
 const lookTimeout = 30 * time.Second
 
-// Look implements campaign.Cluster: it lists the nodes of contenders that are left.
+// Look implements campaign.Cluster: list the leftover nodes of contenders.
 func (c ensemble) Look(_ context.Context, w workload.Config, rec *workload.Record) error {
 	conn, events, err := zk.Connect(strings.Split(c.ConnectString(), ","), w.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	if err != nil {
@@ -36,9 +38,9 @@ func (c ensemble) Look(_ context.Context, w workload.Config, rec *workload.Recor
 	return err
 }
 
-// nodesBelowChroot lists all nodes below the chroot except for directories, which
-// stay for a while, or for good. (A plain lock has no directory: its own node is
-// at that path.)
+// nodesBelowChroot lists all nodes below the chroot except for directories, because these
+// stay for a while, or for good. (A plain lock has no directory: the lock's own node is
+// there.)
 func nodesBelowChroot(conn *zk.Conn, directories []string) (found []string, err error) {
 	for rest := []string{chroot}; len(rest) > 0; rest = rest[1:] {
 		path := rest[0]

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command torture injects random faults into a real ensemble of three ZooKeeper servers and
-// its clients, and checks that locks keep their guarantees. Every other client uses the layout
-// for kazoo. Package campaign says what is done and what is checked.
+// its clients, and checks the guarantees of locks. Every other client uses the layout for
+// kazoo. Package campaign says what is done and what is checked.
 //
 //	go run ./testing/lab/torture [-duration 10m] [-seed 1]
 //
@@ -31,10 +31,9 @@ var engine = campaign.Engine{Start: start, Open: open}
 
 const (
 	chroot = "/torture"
-	// syncLimit is the number of ticks after which members notice that they have
-	// lost each other. It is longer than session timeouts, so that a follower that
-	// is cut off from its leader goes on serving while sessions expire: leases are
-	// made for that.
+	// syncLimit is the number of ticks after which members notice that they have lost each
+	// other. It is longer than session timeouts, so that a follower cut off from the leader
+	// goes on serving while sessions expire: leases are made for this case.
 	syncLimit = "8"
 )
 

@@ -2,6 +2,8 @@
 
 package main
 
+// This file has TestMain, and lets the test binary be a client.
+
 import (
 	"testing"
 

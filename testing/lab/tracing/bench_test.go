@@ -1,5 +1,8 @@
 package tracing
 
+// This file has the bench of a test: pools with providers, waiters, and contexts ended by
+// the test.
+
 import (
 	"context"
 	"fmt"
@@ -27,7 +30,7 @@ type bench struct {
 	scarceHandles bool // calls wait for a free handle
 
 	mu    sync.Mutex
-	waits []*waitSpan // in the order in which they began
+	waits []*waitSpan // in the order of their beginning
 }
 
 func newBench(t testing.TB) *bench { return newBenchOn(t, locktest.Shared()) }
@@ -46,8 +49,8 @@ func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.Tra
 	return p
 }
 
-// open returns a pool that is closed at the end of the test. It appends params to
-// the connect string. Its handles queue at the server, unless the options say otherwise.
+// open returns a pool, closed at the end of the test. params are appended to the connect
+// string. The handles queue at the server, unless the options say otherwise.
 func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
 	opts = append([]lockpool.Option{lockpool.WithLocalTurns(0)}, opts...)
 	p, err := lockpool.Open("zookeeper", b.server().Addr()+b.Chroot+"?session_timeout=8s"+params, opts...)
@@ -111,16 +114,15 @@ func (b *bench) awaitQueue(name string, n int) (queue []string) {
 	return queue
 }
 
-// awaitRequeue waits until the waiter behind the holder of "a" has replaced its
-// node, and returns the queue.
+// awaitRequeue waits until the waiter behind the holder of "a" has a new node, and returns
+// the queue.
 func (b *bench) awaitRequeue(node string) (queue []string) {
 	b.Helper()
 	b.Until(func() bool { queue = b.Children("a"); return len(queue) == 2 && queue[1] != node }, "the waiter has queued again")
 	return queue
 }
 
-// session returns the ID of the session that has created a node, in the format of
-// ZooKeeper's own tools.
+// session returns the ID of the session of a node, in the format of ZooKeeper's own tools.
 func (b *bench) session(name, node string) string {
 	return fmt.Sprintf("%#x", uint64(b.sessionID(name, node)))
 }
@@ -158,15 +160,15 @@ func (b *bench) awaitWatch(name, node, session string) {
 	}, "%s is watched by %s", node, session)
 }
 
-// waiter is a call of Lock in a goroutine of its own.
+// waiter is a call of Lock in a separate goroutine.
 type waiter struct {
 	lock   *lockpool.Lock
 	err    error
 	done   chan struct{}
 	cancel func()
 
-	// timeOut ends the wait with context.DeadlineExceeded, whatever the time. A real
-	// timeout might end while a request is under way, if the machine is slow.
+	// timeOut ends the wait with context.DeadlineExceeded, at any time. A real timeout
+	// might end while a request is under way, if the machine is slow.
 	timeOut func()
 
 	// Set by enqueue:
@@ -189,7 +191,7 @@ func (b *bench) start(ctx context.Context, p *lockpool.Pool, name string) *waite
 	return w
 }
 
-// endable returns a context that ends with ctx, or at the end of the test.
+// endable returns a context ending with ctx, or at the end of the test.
 func (b *bench) endable(ctx context.Context) *endableContext {
 	c := &endableContext{Context: ctx, done: make(chan struct{})}
 	context.AfterFunc(ctx, func() { c.end(ctx.Err()) })
@@ -197,7 +199,7 @@ func (b *bench) endable(ctx context.Context) *endableContext {
 	return c
 }
 
-// endableContext is a context that the test ends, with the error that it chooses.
+// endableContext is a context ended by the test, with any error.
 type endableContext struct {
 	context.Context
 	done chan struct{}

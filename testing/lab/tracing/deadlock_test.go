@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the spans, metrics and logs of deadlocks.
+
 import (
 	"context"
 	"errors"
@@ -37,9 +39,9 @@ var (
 	quietly = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 )
 
-// closing is a cycle that lacks its last wait: the first of the others holds "a" and waits
-// for "b", which the next one holds, and so on; the victim holds what the last of them
-// waits for.
+// closing is a cycle without the last wait: the first of the others holds "a" and waits for
+// "b", held by the next one, and so on; the victim holds the lock awaited by the last of
+// them.
 type closing struct {
 	*bench
 	victim *lockpool.Handle
@@ -74,7 +76,7 @@ func (b *bench) closing(hold plays.Ask, victim *lockpool.Pool, others ...*lockpo
 	return c
 }
 
-// dissolve lets the victim go, and then each of the others that gets what it waits for.
+// dissolve lets the victim go, and then each of the others when granted its lock.
 func (c *closing) dissolve() {
 	c.Helper()
 	require.NoError(c, c.victim.Close(c.Ctx))
@@ -210,14 +212,14 @@ func TestDeadlocksAreCountedByKind(t *testing.T) {
 	}
 }
 
-// The links are to spans that were requested to be linked to, whether or not they are
-// sampled. What has no span counts nevertheless.
+// The links are to spans of pools with trace links, sampled or not. Calls without a span
+// count nevertheless.
 func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
 	t.Parallel()
 	unsampled := func(b *bench) lockpool.Option {
 		return lockpool.WithTracerProvider(b.newProvider(sdktrace.WithSampler(sdktrace.NeverSample())))
 	}
-	silent := func(*bench) lockpool.Option { return lockpool.WithTracerProvider(nil) } // the global one, which is none
+	silent := func(*bench) lockpool.Option { return lockpool.WithTracerProvider(nil) } // the global one: none
 	unlinked := func(*bench) lockpool.Option { return lockpool.WithTraceLinks(false) }
 	for _, c := range []struct {
 		name           string
@@ -335,7 +337,7 @@ func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	c.dissolve()
 }
 
-// The cycle may be found before the wait has seen whom it waits for.
+// The cycle may be found before the wait has seen the awaited contender.
 func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -434,7 +436,7 @@ func (brokenCounter) Enabled(context.Context) bool { return true }
 
 func (brokenCounter) Add(context.Context, int64, ...metric.AddOption) { panic(errUser) }
 
-// The pool refers to a registered wait, and that to the context of its call.
+// The pool refers to a registered wait, and the wait to the context of the call.
 func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	recording := func(at string) func(b *bench) lockpool.Option {

@@ -1,5 +1,7 @@
 package tracing
 
+// This file has the expected spans.
+
 import (
 	"cmp"
 	"fmt"
@@ -38,7 +40,7 @@ var (
 	requeued = []string{"lockpool.enqueued", "lockpool.requeued", "lockpool.enqueued"}
 )
 
-// saw is the event of a listing that showed that many contenders in front.
+// saw is the event of a listing with the given number of contenders in front.
 func saw(position, length int) string {
 	return fmt.Sprintf("%s %d of %d", seenEvent, position, length)
 }
@@ -65,7 +67,7 @@ func waitingBehind(node, cause, owner string) string {
 	return text
 }
 
-// me is how this process names itself in its nodes, unless its pool has an owner.
+// me is how this process names itself in nodes, unless the pool has an owner.
 var me = "tracing.test, " + thisProcess
 
 var thisProcess = func() string {
@@ -73,7 +75,7 @@ var thisProcess = func() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }()
 
-// span is a span as a test expects it.
+// span is an expected span.
 type span struct {
 	Name       string
 	Kind       trace.SpanKind
@@ -81,10 +83,10 @@ type span struct {
 	Attributes attributes
 	Events     []string
 	Links      []link
-	Children   []span // in the order in which they began
+	Children   []span // in the order of their beginning
 }
 
-// link is a link to a span, with its role.
+// link is a link to a span, with a role.
 type link struct {
 	Role    string
 	TraceID trace.TraceID
@@ -152,11 +154,11 @@ func acquireUncontended(session string) span {
 	return acquire(session, uncontended(), ok, enqueued)
 }
 
-// waiting is an acquisition that waits, as a test expects it.
+// waiting is an expected acquisition with a wait.
 type waiting struct {
-	position int64  // in the queue, whose last contender it is
+	position int64  // in the queue, as the last contender
 	behind   string // node
-	owner    string // of that node; me if empty
+	owner    string // of the predecessor; me if empty
 	wakeups  any
 	events   []string // of the wait
 	links    []link   // of the wait
@@ -170,7 +172,7 @@ type waiting struct {
 	children []span     // further children of the acquisition
 }
 
-// acquireWaiting is the span of an acquisition that waits.
+// acquireWaiting is the span of a waiting acquisition.
 func acquireWaiting(session string, w waiting) span {
 	both := attributes{
 		"lockpool.lock.queue.position": w.position,

@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the telemetry beside nodes of other clients.
+
 import (
 	"context"
 	"encoding/json"
@@ -15,14 +17,14 @@ import (
 )
 
 const (
-	evil = "3v1l" // data that must not be shown
+	evil = "3v1l" // data not to be shown
 
 	kazooNode   = "9f3a0f7e1b2c4d5e8f90a1b2c3d4e5f6__lock__"
 	curatorNode = "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-"
 )
 
-// createForeign creates a node of another client in the queue of "a". It returns the
-// node's name and a function that removes it.
+// createForeign creates a node of another client in the queue of "a". It returns the node's
+// name and a function to remove the node.
 func (b *bench) createForeign(p *lockpool.Pool, prefix string, data []byte, flags int32) (node string, remove func()) {
 	b.Helper()
 	b.Unlock(b.lock(b.Ctx, p, "a")) // creates the queue
@@ -46,15 +48,15 @@ func (b *bench) giveUp(p *lockpool.Pool, node string) error {
 	return err
 }
 
-// Other clients store arbitrary data in their nodes. It must not disturb the
-// waiters behind them, and only printable text of theirs is shown.
+// Other clients store arbitrary data in their nodes. Such data must not disturb the waiters
+// behind them, and only printable text is shown.
 func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 	t.Parallel()
 	record := func(fields string) string { return `{"host":"h","pid":7` + fields + `}` }
 	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	for name, c := range map[string]struct {
 		data  string
-		owner string // as shown; empty if it is not shown
+		owner string // as shown; empty if not shown
 		links int
 	}{
 		"Curator":                    {"10.0.0.1", "10.0.0.1", 0},

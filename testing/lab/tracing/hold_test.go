@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the spans and counts of held locks.
+
 import (
 	"context"
 	"errors"
@@ -85,7 +87,7 @@ func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
 			lost := hold()
 			lost.Status, lost.Events, lost.Attributes["error.type"] = failed(c.text), []string{"lockpool.lost"}, "lock_lost"
 			require.Equal(t, []span{acquireUncontended(session), lost}, spans)
-			b.Until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
+			b.Until(func() bool { // the hold may learn of the loss before the pool counts the session
 				after := m.points()
 				for name, want := range c.after {
 					if !maps.Equal(after[name], want) {
@@ -135,7 +137,7 @@ func TestCloseEndsHoldsWithoutALoss(t *testing.T) {
 	}, m.points(), "no session is lost, and the closed pool reports none")
 }
 
-// interceptor is a provider that calls a function before a span begins.
+// interceptor is a provider with a call of a function before a span begins.
 type interceptor struct {
 	trace.TracerProvider
 	before func(span string)
@@ -167,7 +169,7 @@ func TestGrantDuringCloseIsNoHold(t *testing.T) {
 		if span != holdName {
 			return
 		}
-		go func() { closed <- p.Close() }() // waits for the call that is under way
+		go func() { closed <- p.Close() }() // waits for the call under way
 		b.Until(func() bool { _, err := p.Handle(b.Ctx); return err != nil }, "the pool is closing")
 	}}))
 	_, err := p.Lock(b.Ctx, "a")

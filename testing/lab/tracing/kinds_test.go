@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the spans of each kind of lock.
+
 import (
 	"context"
 	"testing"
@@ -10,7 +12,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// acquireFunc acquires a lock of some kind, and returns a function that releases it.
+// acquireFunc acquires a lock of some kind, and returns a function to release the lock.
 type acquireFunc func(ctx context.Context, p *lockpool.Pool) (release func(context.Context) error, err error)
 
 func twoPermits(ctx context.Context, p *lockpool.Pool) (func(context.Context) error, error) {
@@ -37,8 +39,8 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 		name          string
 		acquire       acquireFunc
 		kind          attributes // of the kind
-		queued        attributes // of an acquisition that waits
-		events, woken []string   // of the acquisition and of its wait
+		queued        attributes // of a waiting acquisition
+		events, woken []string   // of the acquisition and of the wait
 	}{
 		{
 			"read", withOptions(lockpool.Shared()), attributes{"lockpool.lock.kind": "read"},
@@ -91,7 +93,7 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 				waitTime: {"lockpool.lock.contended=true," + kind + ",lockpool.lock.outcome=acquired": 1},
 				holdTime: {kind: 1}, held: {kind: 0}, waiters: {kind: 0}, depth: {kind: 1},
 			})
-			if c.name == "plain" { // it has no queue
+			if c.name == "plain" { // without a queue
 				delete(want, depth)
 			}
 			require.Equal(t, want, m.points())
@@ -99,7 +101,7 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 	}
 }
 
-// holder returns the first contender for "a". It can be called on any goroutine.
+// holder returns the first contender for "a". Any goroutine may call holder.
 func (b *bench) holder(p *lockpool.Pool) (first lockpool.Contender) {
 	b.Helper()
 	q, err := p.Queue(b.Ctx, "a")

@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the links of waits to the requests in the way.
+
 import (
 	"bytes"
 	"context"
@@ -31,7 +33,7 @@ func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 			b.Unlock(holder)
 			holder = b.granted(next)
 		}
-		b.awaitEvents(1, 1) // it looks at the queue when the second nearest has left
+		b.awaitEvents(1, 1) // a look at the queue when the second nearest has left
 		free = time.Now()
 		b.Unlock(holder)
 		l := b.granted(w)
@@ -114,7 +116,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 		name    string
 		end     func(*lockpool.Pool, *waiter)
 		outcome string
-		text    string // behind which node it waited, if that is known
+		text    string // the awaited node, if known
 	}{
 		{"timeout", func(_ *lockpool.Pool, w *waiter) { w.timeOut() }, "timeout", "context deadline exceeded"},
 		{"cancel", func(_ *lockpool.Pool, w *waiter) { w.cancel() }, "canceled", "context canceled"},
@@ -176,8 +178,8 @@ func TestWaiterThatLosesItsSessionIsLinkedAndCountedOnce(t *testing.T) {
 	}), m.points())
 }
 
-// acquirePermit acquires and releases the only permit of the semaphore "s", in a
-// goroutine of its own.
+// acquirePermit acquires and releases the only permit of the semaphore "s", in a separate
+// goroutine.
 func (b *bench) acquirePermit(p *lockpool.Pool) <-chan error {
 	done := make(chan error, 1)
 	go func() { // ends with b.Ctx at the latest
@@ -186,8 +188,8 @@ func (b *bench) acquirePermit(p *lockpool.Pool) <-chan error {
 	return done
 }
 
-// lastPermitWaiter returns the links of a wait for the permit of a semaphore, behind
-// a holder and a number of waiters that are peers, and the spans of these.
+// lastPermitWaiter returns the links of a wait for the permit of a semaphore, behind a
+// holder and a number of waiters, and the spans of these.
 func (b *bench) lastPermitWaiter(ahead int) (links []link, theirs []trace.SpanContext) {
 	b.Helper()
 	p, others := b.pool(), b.peer()
@@ -207,7 +209,7 @@ func (b *bench) lastPermitWaiter(ahead int) (links []link, theirs []trace.SpanCo
 	return b.waitLinks(), others.acquisitions()
 }
 
-// A waiter for a semaphore's guard waits for the guard's holder, which waits for
+// A waiter for a semaphore's guard waits for the guard's holder, itself a waiter for
 // permits.
 func TestSecondWaiterForPermitsIsLinkedToTheFirst(t *testing.T) {
 	t.Parallel()
@@ -215,7 +217,7 @@ func TestSecondWaiterForPermitsIsLinkedToTheFirst(t *testing.T) {
 	require.Equal(t, linkTo("predecessor", theirs[1]), links[0])
 }
 
-// The guard's holder has no permits: it waits itself.
+// The guard's holder has no permits, but waits.
 func TestThirdWaiterForPermitsIsNotLinkedToTheGuardsHolder(t *testing.T) {
 	t.Parallel()
 	links, theirs := newBench(t).lastPermitWaiter(2)
@@ -339,8 +341,7 @@ func TestQueueShowsTheSpanOfEachAcquisition(t *testing.T) {
 	b.Unlock(l)
 }
 
-// The error is that of the listing that was not answered. It does not name the
-// predecessor, which is gone.
+// The error is from the unanswered listing, and does not name the departed predecessor.
 func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

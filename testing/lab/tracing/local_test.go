@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the spans of locks passed on in memory.
+
 import (
 	"context"
 	"testing"
@@ -11,7 +13,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// Every turn has its own spans. A waiter in memory is linked to the very requests in the
+// Every turn has separate spans. A waiter in memory is linked to the very requests in the
 // way, and a waiter of another process to the request that queued for all of them.
 func TestSpansOfLocalTurns(t *testing.T) {
 	t.Parallel()
@@ -40,7 +42,7 @@ func TestSpansOfLocalTurns(t *testing.T) {
 		require.Equal(t, i > 0, attributesOf(acquired[i])[local] == true, "acquisition %d", i)
 		require.Equal(t, i < 2, attributesOf(released[i])[local] == true, "release %d", i)
 	}
-	links := func(s sdktrace.ReadOnlySpan) (to []link) { // those in memory are not remote
+	links := func(s sdktrace.ReadOnlySpan) (to []link) { // links in memory are not remote
 		for _, l := range s.Links() {
 			to = append(to, linkTo(l.Attributes[0].Value.AsString(), l.SpanContext))
 		}
@@ -58,7 +60,7 @@ func TestSpansOfLocalTurns(t *testing.T) {
 	require.Zero(t, m.points()[waiters][mutex])
 }
 
-// The call that gives up says that another one has taken its place in the queue.
+// The call that gives up says that another one has taken the place in the queue.
 func TestSpanOfACallThatPassesItsPlaceOn(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

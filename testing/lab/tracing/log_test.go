@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the log messages.
+
 import (
 	"bytes"
 	"context"
@@ -31,8 +33,8 @@ func (l *logBuffer) option() lockpool.Option {
 	return lockpool.WithLogger(slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})))
 }
 
-// lines returns the records, without the time and the given attributes, which
-// differ every time but must be there.
+// lines returns the records, without the time and the given attributes: they differ every
+// time but must be there.
 func (l *logBuffer) lines(t testing.TB, without ...string) (lines []map[string]any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +74,8 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	}}, log.lines(t, "waited"))
 }
 
-// The warning names the holder, behind which only the first of them waits.
+// The warning names the holder; only the first of the waiters waits for the holder
+// directly.
 func TestManyLongWaitsForALockAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

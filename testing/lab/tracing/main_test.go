@@ -1,5 +1,7 @@
 package tracing
 
+// This file has TestMain.
+
 import (
 	"testing"
 

@@ -1,5 +1,7 @@
 package tracing
 
+// This file has the meters of the tests, and the expected points.
+
 import (
 	"maps"
 	"testing"
@@ -13,8 +15,8 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// points are the collected metrics: the sum of each metric by its attributes, or
-// the number of values of a histogram.
+// points are the collected metrics: the sum of each metric by attributes, or the number of
+// values of a histogram.
 type points map[string]map[string]int64
 
 func (p points) with(more points) points {
@@ -41,8 +43,8 @@ const (
 	handles  = "lockpool.handle.count"
 )
 
-// idle are the points of a pool with one session and no handle in use, after that
-// many acquisitions of a handle.
+// idle are the points of a pool with one session and no handle in use, after the given
+// number of acquisitions of a handle.
 func idle(acquisitions int64) points {
 	return points{
 		"lockpool.session.wait_time":   {"": acquisitions},
@@ -54,7 +56,7 @@ func idle(acquisitions int64) points {
 	}
 }
 
-// meter is a meter provider and its reader.
+// meter is a meter provider with a reader.
 type meter struct {
 	testing.TB
 	*sdkmetric.MeterProvider

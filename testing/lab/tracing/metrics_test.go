@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the metrics.
+
 import (
 	"context"
 	"errors"
@@ -138,7 +140,7 @@ func TestClosedPoolReportsNoMetrics(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
-// Not parallel: it changes the global provider.
+// Not parallel: the test changes the global provider.
 func TestGlobalMeterProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
 	defer otel.SetMeterProvider(otel.GetMeterProvider())
@@ -187,7 +189,7 @@ func (refusingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (me
 	return nil, errRefused
 }
 
-// faultyExporter is an exporter of metrics that is slow or fails.
+// faultyExporter is a slow or failing exporter of metrics.
 type faultyExporter struct {
 	sdkmetric.Exporter
 	pause time.Duration
@@ -219,8 +221,8 @@ func TestLockingDoesNotDependOnTheMeterProvider(t *testing.T) {
 	t.Parallel()
 	exported := func(b *bench, e *faultyExporter) (metric.MeterProvider, func() bool) {
 		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(e)))
-		// A reader with a short interval may collect before its provider knows it, which is a
-		// data race in the SDK. So it is asked to.
+		// A reader with a short interval may collect before being known to the provider, a
+		// data race in the SDK. So the test asks the reader to collect.
 		ctx, cancel := context.WithCancel(context.Background())
 		var flushing sync.WaitGroup
 		flushing.Go(func() {

@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the profiles, and the regions of the execution tracer.
+
 import (
 	"bytes"
 	"context"

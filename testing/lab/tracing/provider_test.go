@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests tracer providers: nil, global, slow and failing ones.
+
 import (
 	"context"
 	"errors"
@@ -26,7 +28,7 @@ func TestNilTracerProviderIsIgnored(t *testing.T) {
 	require.Len(t, b.named(acquireName), 1)
 }
 
-// Not parallel: it changes the global provider.
+// Not parallel: the test changes the global provider.
 func TestGlobalTracerProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
 	b.Unlock(b.lock(b.Ctx, b.open(""), "a")) // without any provider
@@ -58,7 +60,7 @@ func (p *slowProcessor) OnEnd(sdktrace.ReadOnlySpan) {
 
 func (*slowProcessor) Shutdown(context.Context) error { return nil }
 
-// failingExporter is a span exporter that always fails.
+// failingExporter is an always failing span exporter.
 type failingExporter struct{ tried atomic.Int32 }
 
 func (e *failingExporter) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
@@ -148,8 +150,8 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	b.awaitQueue("a", 0)
 }
 
-// exerciseQueue checks that waiters are granted the lock in the order of the queue,
-// one at a time. It unlocks the lock in front of them.
+// exerciseQueue checks that waiters are granted the lock in the order of the queue, one at
+// a time. The first lock is unlocked before them.
 func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
 	var holders atomic.Int32
 	order := make(chan int, 3)

@@ -1,5 +1,7 @@
 package tracing
 
+// This file records the spans of a test, and brings them into a comparable form.
+
 import (
 	"context"
 	"fmt"
@@ -16,9 +18,8 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// observer is the bench's provider for pools. It observes what is set on wait
-// spans before they end. (The attributes of the SDK's spans cannot be read
-// earlier.)
+// observer is the bench's provider for pools. It observes changes of wait spans before they
+// end. (The attributes of the SDK's spans cannot be read earlier.)
 type observer struct {
 	trace.TracerProvider
 	b *bench
@@ -45,7 +46,7 @@ func (o observingTracer) Start(ctx context.Context, name string, opts ...trace.S
 	return ctx, s
 }
 
-// waitSpan is the span of a wait. The bench's mutex guards its fields.
+// waitSpan is the span of a wait. The bench's mutex guards the fields.
 type waitSpan struct {
 	trace.Span
 	b      *bench
@@ -79,7 +80,7 @@ func (w *waitSpan) AddEvent(name string, opts ...trace.EventOption) {
 	w.events++
 }
 
-// awaitEvents waits until the nth wait span has that many events.
+// awaitEvents waits until the nth wait span has the given number of events.
 func (b *bench) awaitEvents(nth, events int) {
 	b.Helper()
 	b.awaitWait(nth, func(w *waitSpan) bool { return w.events == events }, "wait %d has %d events", nth, events)
@@ -91,7 +92,7 @@ func (b *bench) awaitBehind(node string, nth int) {
 	b.awaitWait(nth, func(w *waitSpan) bool { return w.behind == node }, "wait %d is behind %s", nth, node)
 }
 
-// awaitLinks waits until the nth wait span has that many links.
+// awaitLinks waits until the nth wait span has the given number of links.
 func (b *bench) awaitLinks(nth, links int) {
 	b.Helper()
 	b.awaitWait(nth, func(w *waitSpan) bool { return w.links == links }, "wait %d has %d links", nth, links)
@@ -106,8 +107,8 @@ func (b *bench) awaitWait(nth int, condition func(*waitSpan) bool, what string, 
 	}, what, args...)
 }
 
-// trace calls fn with a context that has a span, and returns the spans below that
-// one. It fails if others were recorded meanwhile, or some have not ended.
+// trace calls fn with a context of a span, and returns the spans below. It fails if others
+// were recorded meanwhile, or some have not ended.
 func (b *bench) trace(fn func(ctx context.Context)) []span {
 	b.Helper()
 	started, ended := len(b.recorder.Started()), len(b.recorder.Ended())
@@ -123,8 +124,8 @@ func (b *bench) trace(fn func(ctx context.Context)) []span {
 	return spans
 }
 
-// traceWait calls fn with a waiter that is the nth contender for "a", and returns
-// the waiter and the spans.
+// traceWait calls fn with a waiter, the nth contender for "a", and returns the waiter and
+// the spans.
 func (b *bench) traceWait(p *lockpool.Pool, n int, fn func(ctx context.Context, w *waiter)) (w *waiter, spans []span) {
 	b.Helper()
 	spans = b.trace(func(ctx context.Context) {
@@ -134,10 +135,9 @@ func (b *bench) traceWait(p *lockpool.Pool, n int, fn func(ctx context.Context, 
 	return w, spans
 }
 
-// withoutStalls removes the spans of waits for a handle that was free, on a
-// session that was connected. There is one only if the machine stalled for that
-// long just there, which no test can prevent, so only its duration is checked. A
-// call has to wait while a session is being connected, or if handles are scarce.
+// withoutStalls removes the spans of waits for a free handle, on a connected session. There
+// is one only if the machine stalled just there for as long, so only the duration is
+// checked. A call has to wait while a session is being connected, or if handles are scarce.
 func (b *bench) withoutStalls(all []sdktrace.ReadWriteSpan) []sdktrace.ReadWriteSpan {
 	b.Helper()
 	return slices.DeleteFunc(slices.Clone(all), func(s sdktrace.ReadWriteSpan) bool {
@@ -155,7 +155,7 @@ func (b *bench) withoutStalls(all []sdktrace.ReadWriteSpan) []sdktrace.ReadWrite
 // span.
 const minHandleSpan = time.Millisecond
 
-// since returns the spans that have ended after the first n.
+// since returns the ended spans after the first n.
 func (b *bench) since(n int) (ended []sdktrace.ReadOnlySpan) {
 	for _, s := range b.recorder.Ended()[n:] {
 		if s.Name() != handleName {
@@ -165,7 +165,7 @@ func (b *bench) since(n int) (ended []sdktrace.ReadOnlySpan) {
 	return ended
 }
 
-// named returns the spans of that name that have ended.
+// named returns the ended spans of the name.
 func (b *bench) named(name string) []sdktrace.ReadOnlySpan { return named(b.recorder, name) }
 
 func named(recorder *tracetest.SpanRecorder, name string) (found []sdktrace.ReadOnlySpan) {
@@ -177,7 +177,7 @@ func named(recorder *tracetest.SpanRecorder, name string) (found []sdktrace.Read
 	return found
 }
 
-// waitLinks returns the links of the first wait span that has ended.
+// waitLinks returns the links of the first ended wait span.
 func (b *bench) waitLinks() []link {
 	b.Helper()
 	return b.span(b.named(waitName)[0], nil).Links
@@ -200,7 +200,7 @@ func (b *bench) below(parent sdktrace.ReadWriteSpan, all []sdktrace.ReadWriteSpa
 	return spans, n
 }
 
-// span returns a recorded span in a form that tests can compare.
+// span returns a recorded span in a comparable form.
 func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 	b.Helper()
 	if strings.HasPrefix(s.Name(), "lockpool.") {
@@ -213,7 +213,7 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 	var links []link
 	for _, l := range s.Links() {
 		require.Equal(b, attribute.Key("lockpool.link"), l.Attributes[0].Key)
-		for _, more := range l.Attributes[1:] { // of a pool that passes locks on
+		for _, more := range l.Attributes[1:] { // of a pool with local handoff
 			require.Equal(b, attribute.Bool("lockpool.link.tenancy", true), more)
 		}
 		require.True(b, l.SpanContext.IsRemote())
@@ -236,11 +236,11 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 		events = append(events, e.Name)
 	}
 	attrs := attributesOf(s)
-	if node, ok := attrs[nodeKey]; ok { // it differs every time, so only its format is checked
+	if node, ok := attrs[nodeKey]; ok { // different every time, so only the format is checked
 		require.Regexp(b, `^_c_[0-9a-f-]{36}(-(lock|rlock|(of\d+-)?lease)-\d{10})?$`, node)
 		delete(attrs, nodeKey)
 	}
-	if token, ok := attrs[tokenKey]; ok { // it is there if it was asked for, or after a while
+	if token, ok := attrs[tokenKey]; ok { // there if asked for, or after a while
 		require.Positive(b, token)
 		delete(attrs, tokenKey)
 	}

@@ -1,5 +1,7 @@
 package tracing
 
+// This file tests the spans of acquisitions and waits.
+
 import (
 	"context"
 	"encoding/json"
@@ -124,7 +126,7 @@ func TestRequeuedWaiterIsOneAcquisition(t *testing.T) {
 
 func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 	t.Parallel()
-	b := newBenchOn(t, zktest.Start(t)) // a server of its own, which is made slow
+	b := newBenchOn(t, zktest.Start(t)) // a separate server, made slow
 	p := b.pool()
 	holder := b.lock(b.Ctx, b.silentPool(), "a")
 	var second string
@@ -217,8 +219,7 @@ func TestReentryHasNoSpan(t *testing.T) {
 	}))
 }
 
-// A call that fails before it sends a request takes no time, and its error says
-// everything.
+// A call that fails before any request takes no time, and the error says everything.
 func TestRefusedCallHasNoSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

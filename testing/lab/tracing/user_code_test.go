@@ -13,8 +13,8 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// Functions and handlers that users pass to a pool may be slow or panic. The tests
-// here check that locks are released nevertheless.
+// This file tests slow and panicking user code: the functions and handlers of a pool. Locks
+// are released nevertheless.
 
 func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	t.Parallel()
@@ -27,8 +27,7 @@ func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	b.Unlock(l)
 }
 
-// blockingHandler blocks in warnings about locks: it sends to in, then receives
-// from out.
+// blockingHandler blocks in warnings about locks: send to in, then receive from out.
 type blockingHandler struct{ in, out chan struct{} }
 
 func newBlockingHandler() blockingHandler {
@@ -65,7 +64,7 @@ func TestCloseWaitsForARunningHandler(t *testing.T) {
 	require.NoError(t, <-closed)
 }
 
-// A lock whose node its holder can no longer read is released before the loss is
+// A lock whose node is no longer readable for the holder is released before the loss is
 // logged.
 func TestSlowHandlerDoesNotDelayTheReleaseOfALostLock(t *testing.T) {
 	t.Parallel()

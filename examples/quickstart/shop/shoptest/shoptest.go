@@ -1,4 +1,4 @@
-// Package shoptest checks what the quickstart prints, with whatever driver.
+// Package shoptest checks the output of the quickstart, with any driver.
 package shoptest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RequireStory requires that the output tells the story: of one who waits, one who does not
+// RequireStory requires the output to tell the story: of one who waits, one who does not
 // wait, one who gives up, and one who enters the lock again.
 func RequireStory(t testing.TB, stdout string) {
 	t.Helper()

@@ -2,6 +2,8 @@
 
 package campaign
 
+// This file has a campaign: its options, clients and links.
+
 import (
 	"context"
 	"errors"
@@ -19,9 +21,9 @@ import (
 const (
 	// Members is the number of servers.
 	Members = 3
-	// Tick is the unit of time of servers that have one.
+	// Tick is the servers' unit of time, if any.
 	Tick = 500 * time.Millisecond
-	// Timeout is that of sessions.
+	// Timeout is the session timeout.
 	Timeout = 6 * Tick
 
 	startTimeout = 30 * time.Second // until the first grant
@@ -40,14 +42,13 @@ type Options struct {
 	Clients   int
 	Workers   int                      // of each client
 	Reads     func(client int) float64 // percentage of readers
-	Grace     time.Duration            // for a client that was told to end
+	Grace     time.Duration            // for a client told to end
 	ClockRate float64                  // of all clients; 0 leaves clockRates in place
 	Faults    []Fault                  // nil stands for all, those of the engine included
 	Log       io.Writer                // receives all events of clients; nil if none does
 }
 
-// DefaultOptions returns the options of a campaign that are not said to be others. The
-// duration is missing.
+// DefaultOptions returns the default options of a campaign. The duration is missing.
 func DefaultOptions() Options {
 	return Options{
 		Config: workload.Config{
@@ -71,15 +72,15 @@ type Campaign struct {
 	begin   workload.Instant
 	history *workload.History
 	links   [][]Link       // of each client, to each member
-	homes   []atomic.Int64 // the member that each client has last connected to
+	homes   []atomic.Int64 // the member of each client's last connection
 
 	mu      sync.Mutex
 	clients []*process // the current ones
 	starts  int
 }
 
-// Run runs a campaign, and writes its progress and its result to out. The error
-// says why there is no result.
+// Run runs a campaign, and writes progress and result to out. The error says why there is
+// no result.
 func Run(ctx context.Context, out io.Writer, e Engine, o Options) (found workload.Report, err error) {
 	o.Processes = o.Clients
 	if o.Faults == nil {
@@ -128,8 +129,7 @@ func Run(ctx context.Context, out io.Writer, e Engine, o Options) (found workloa
 	return found, err
 }
 
-// startLinks starts the links through which a client connects. They keep track of the
-// member that the client is connected to.
+// startLinks starts the links of a client. They keep track of the client's member.
 func (c *Campaign) startLinks(client int) error {
 	c.links = append(c.links, nil)
 	for m := range Members {

@@ -2,6 +2,8 @@
 
 package campaign
 
+// This file has the process of a client.
+
 import (
 	"bufio"
 	"context"
@@ -20,20 +22,20 @@ import (
 	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
 )
 
-// clientEnv makes a process a client. Its value is a Client.
+// clientEnv makes a process a client. The value is a Client.
 const clientEnv = "LOCKPOOL_TORTURE_CLIENT"
 
 // Client is what a client process is told. The number of the client is Process.
 type Client struct {
 	workload.Config
-	Servers    []string // the addresses at which it reaches the members
+	Servers    []string // the addresses of the links to the members
 	LocalTurns int
 	Workers    int
 	ClockRate  float64
 }
 
-// RunClient has the process be a client of a campaign, and ends it, if a campaign has started
-// it for that. Call it first in main or TestMain.
+// RunClient has the process be a client of a campaign, and ends the process, if started as
+// a client by a campaign. Call it first in main or TestMain.
 func RunClient(e Engine) {
 	if config := os.Getenv(clientEnv); config != "" {
 		os.Exit(runClient(e, config))
@@ -61,12 +63,11 @@ func runClient(e Engine, config string) int {
 	contender := &workload.Client{Config: c.Config, Now: now, Report: c.report, Machine: machine}
 	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go c.readAnswers() // ends with the process, or ends it
+	go c.readAnswers() // ends with the process, or ends the process
 	go c.watchTimers() // ends with the process
 
-	// The first lock of each kind is left to a worker with a session of its own,
-	// which often does nothing but hold it. The other sessions always have a request
-	// under way that needs the leader.
+	// The first lock of each kind is left to a worker with a separate session, often only
+	// holding the lock. The other sessions always have a request to the leader under way.
 	var contending sync.WaitGroup
 	for _, workers := range [][2]int{{0, 1}, {1, c.Workers}} {
 		pool, err := e.Open(c.Client, lockpool.WithLocalTurns(c.LocalTurns))
@@ -86,8 +87,7 @@ func runClient(e Engine, config string) int {
 	return 0
 }
 
-// readAnswers reads the campaign's answers. When the campaign ends, it ends the
-// client.
+// readAnswers reads the campaign's answers. The end of the campaign ends the client.
 func (c *client) readAnswers() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var a workload.Answer
@@ -102,8 +102,7 @@ func (c *client) readAnswers() {
 	os.Exit(3)
 }
 
-// A timer that is later than maxLateness shows that the process did not run, or
-// not enough.
+// A timer later than maxLateness shows that the process did not run, or not enough.
 const (
 	heartbeat   = 10 * time.Millisecond
 	maxLateness = 50 * time.Millisecond
@@ -120,7 +119,7 @@ func (c *client) watchTimers() {
 	}
 }
 
-// report writes an event, and waits for the answer if it is an access.
+// report writes an event, and waits for the answer to an access.
 func (c *client) report(e workload.Event) (a workload.Answer) {
 	var answer chan workload.Answer
 	c.mu.Lock()
@@ -138,7 +137,7 @@ func (c *client) report(e workload.Event) (a workload.Answer) {
 	return a
 }
 
-// now reads the machine's monotonic clock, which is the same for all processes.
+// now reads the machine's monotonic clock, the same for all processes.
 func now() workload.Instant {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

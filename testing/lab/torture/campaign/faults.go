@@ -17,8 +17,8 @@ import (
 	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
 )
 
-// Fault is a kind of fault. Begin injects it, and returns what it was injected
-// into and how to heal it, which is nil if there is nothing to heal.
+// Fault is a kind of fault. Begin injects the fault, and returns where, and how to heal the
+// fault: nil if there is nothing to heal.
 type Fault struct {
 	Name   string
 	Target Target
@@ -36,7 +36,7 @@ const (
 	Connections
 )
 
-// faults are those of every engine.
+// faults are the faults of every engine.
 var faults = []Fault{
 	{"kill the leader", Servers, workload.Short, members(leader, Cluster.Kill, Cluster.Restart)},
 	{"kill a follower", Servers, workload.Long, members(follower, Cluster.Kill, Cluster.Restart)},
@@ -70,9 +70,9 @@ var faults = []Fault{
 	}},
 }
 
-// injectFaults injects the faults of a table, each as often as the others, until
-// the time is up. It lets the clients recover after each round of faults, and has
-// healed all faults when it returns.
+// injectFaults injects the faults of a table, each as often as the others, until the time
+// is up. It lets the clients recover after each round of faults, and returns with all
+// faults healed.
 func (c *Campaign) injectFaults(ctx context.Context, table []Fault) error {
 	r := rand.New(rand.NewPCG(c.Seed, 0))
 	deck := workload.Deck[Fault]{All: table}
@@ -104,7 +104,7 @@ func (c *Campaign) injectFaults(ctx context.Context, table []Fault) error {
 	return nil
 }
 
-// inject injects a fault, and heals it when its time is over.
+// inject injects a fault, and heals the fault when the time is over.
 func (c *Campaign) inject(ctx context.Context, f Fault, r *rand.Rand) error {
 	begin, lasts := now(), f.Lasts.Draw(r, c.Timeout, c.Timeout)
 	what, heal, err := f.Begin(c, r)
@@ -146,7 +146,7 @@ func (c *Campaign) awaitRecovery(ctx context.Context) {
 		}
 		select {
 		case <-next:
-		case <-timeout: // the check reports it
+		case <-timeout: // reported by the check
 			return
 		case <-ctx.Done():
 			return
@@ -191,8 +191,8 @@ func followers(c *Campaign, r *rand.Rand) []int {
 	return []int{(leader + 1) % Members, (leader + 2) % Members}
 }
 
-// anyClient returns the index of a client, in most cases of the one that has held a
-// lock for the longest time: it has the most to lose.
+// anyClient returns the index of a client, in most cases of the longest holder of a lock:
+// this client has the most to lose.
 func (c *Campaign) anyClient(r *rand.Rand) int {
 	random := r.IntN(c.Clients)
 	if holder := c.LongestHolder(); holder >= 0 && chance(r, 70) {
@@ -201,8 +201,8 @@ func (c *Campaign) anyClient(r *rand.Rand) int {
 	return random
 }
 
-// LongestHolder returns the index of the client that has held a lock for the longest time, or
-// -1 if there is none.
+// LongestHolder returns the index of the client holding a lock for the longest time, or -1
+// if there is none.
 func (c *Campaign) LongestHolder() int {
 	name := c.history.LongestHolder()
 	for i := range c.Clients {
@@ -299,5 +299,5 @@ func loseReplies(c *Campaign, i int) (string, func() error, error) {
 	}, err
 }
 
-// chance reports true in that percentage of cases.
+// chance reports true in the given percentage of cases.
 func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }

@@ -2,6 +2,8 @@
 
 package campaign
 
+// This file has the main function of campaigns.
+
 import (
 	"context"
 	"flag"
@@ -17,7 +19,7 @@ import (
 )
 
 // Main is the command that runs campaigns on an engine, with the flags of the program. It
-// returns the exit code, which is 0 only if nothing was found.
+// returns the exit code: 0 only if nothing was found.
 func Main(e Engine) int {
 	o, all := DefaultOptions(), slices.Concat(faults, e.Faults)
 	flag.DurationVar(&o.Duration, "duration", 10*time.Minute, "how long faults are injected")

@@ -2,6 +2,8 @@
 
 package campaign
 
+// This file starts, watches and ends the processes of clients.
+
 import (
 	"encoding/json"
 	"fmt"
@@ -20,11 +22,11 @@ type process struct {
 	name     string
 	cmd      *exec.Cmd
 	stderr   *tail
-	done     chan struct{} // closed when it has ended and its last event was read
+	done     chan struct{} // closed when the process has ended and the last event was read
 
 	mu       sync.Mutex
-	signaled bool             // it was told to end
-	killed   workload.Instant // just before it was killed
+	signaled bool             // told to end
+	killed   workload.Instant // just before the kill
 }
 
 func (c *Campaign) client(i int) *process {
@@ -37,8 +39,8 @@ func (c *Campaign) client(i int) *process {
 // difference of 5 % between a client and a server.
 var clockRates = []float64{1.03, 0.97}
 
-// localTurns returns the turns that the pools of client i take in memory: half of the
-// clients pass locks on among their workers, of those with even numbers and of the others.
+// localTurns returns the turns of the pools of client i in memory: half of the clients with
+// even numbers, and half of the others, pass locks on among their workers.
 func localTurns(i int) int { return []int{1000, 0}[i/2%2] }
 
 // startClient starts a process of client i.
@@ -75,7 +77,7 @@ func (c *Campaign) startClient(i int) error {
 func (c *Campaign) launch(i int, cmd *exec.Cmd) error {
 	p := &process{campaign: c, cmd: cmd, stderr: new(tail), done: make(chan struct{})}
 	cmd.Stderr = p.stderr
-	// A client ends with its standard input, but not while it is paused.
+	// A client ends with its standard input, but not while paused.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -102,7 +104,7 @@ func (c *Campaign) launch(i int, cmd *exec.Cmd) error {
 	return nil
 }
 
-// wait waits until the process has ended, and returns until when its holds may
+// wait waits until the process has ended, and returns until when the process's holds may
 // have lasted.
 func (p *process) wait() workload.Instant {
 	err := p.cmd.Wait()
@@ -126,7 +128,7 @@ func (p *process) end(sig syscall.Signal) {
 	if sig == syscall.SIGKILL && p.killed == workload.Never {
 		p.killed = now()
 	}
-	_ = p.cmd.Process.Signal(sig) // fails if it has ended
+	_ = p.cmd.Process.Signal(sig) // fails if the process has ended
 	p.mu.Unlock()
 	select {
 	case <-p.done:
@@ -135,12 +137,12 @@ func (p *process) end(sig syscall.Signal) {
 	}
 }
 
-// endHung ends and reports a process that has not ended after a signal.
+// endHung ends and reports a process still running after a signal.
 func (p *process) endHung(sig syscall.Signal) {
 	p.mu.Lock()
 	p.killed = now()
 	p.mu.Unlock()
-	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // makes it print its goroutines
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints the goroutines
 	select {
 	case <-p.done:
 	case <-time.After(Tick):
@@ -163,7 +165,7 @@ func (c *Campaign) endClients(sig syscall.Signal) {
 	wg.Wait()
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the written text.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -2,6 +2,8 @@
 
 package campaign
 
+// This file tests the reports of crashed and hung clients.
+
 import (
 	"os/exec"
 	"syscall"

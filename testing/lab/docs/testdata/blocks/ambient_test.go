@@ -20,7 +20,7 @@ import (
 // blocks are the bodies of functions, by page and line.
 var blocks = map[string]func(ctx context.Context) error{}
 
-// What a body may use, beside ctx. Each has a server of its own.
+// The names for bodies, beside ctx. Each body has a new server.
 var (
 	pool   *lockpool.Pool
 	server *zktest.Server
@@ -79,15 +79,14 @@ var (
 	endBlock func()
 )
 
-// serve serves until the process is told to stop, which is at once.
+// serve serves until the process is told to stop: at once.
 func serve(context.Context, *lockpool.Pool) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		panic(err)
 	}
 }
 
-// shop returns a handler of requests, of which there are none before the process is
-// told to stop.
+// shop returns a handler of requests. There are none before the process is told to stop.
 func shop(p *lockpool.Pool) http.Handler {
 	time.AfterFunc(100*time.Millisecond, func() { serve(context.Background(), p) })
 	return http.NotFoundHandler()
