@@ -15,7 +15,7 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// acquire acquires a lock that the handle does not hold, and makes l its Lock.
+// acquire acquires a lock not held by the handle, with l as the Lock.
 func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock) error {
 	if err := h.pool.checkName(name); err != nil {
 		h.returnIfUnused()
@@ -25,7 +25,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	defer cancel()
 	returned := false
 	defer func() {
-		if !returned && l.hold != nil { // user code panics, so the caller cannot unlock it
+		if !returned && l.hold != nil { // user code panics, so the caller cannot unlock
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			_ = h.unlock(ended, l) // continues in the background
@@ -71,8 +71,8 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 	return do(ctx)
 }
 
-// beginAcquisition is a function of its own, as others below are, because the frames of a
-// goroutine that waits are what a waiter costs (DESIGN.md, "A waiter weighs its stack").
+// beginAcquisition is a separate function, as others below are, because the cost of a
+// waiter is the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
 	until := h.pool.accepting
 	h.mu.Lock()
@@ -109,7 +109,7 @@ func (h *Handle) endAcquisition() {
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
 // session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
-	defer a.resign() // if it does not get the lock for the waiters behind it
+	defer a.resign() // unless the lock is acquired for the waiters behind
 	for {
 		t, turn, err := a.awaitTurn(ctx)
 		if err == nil && t == nil {
@@ -121,7 +121,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() != nil: // the node may still be on its way out
+		case ctx.Err() != nil: // the node may still be on the way out
 			return a.describeBlocker(ctx, err)
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
@@ -155,7 +155,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	case at.data == nil:
 		at.data = h.pool.owner.Data(a.span, !a.local.alone, "")
 	}
-	a.onSession(s)          // user code, which may panic
+	a.onSession(s)          // user code: may panic
 	a.local.place = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
 		Session:   s.Session,
@@ -186,13 +186,13 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
 
-// handlePatience is how long a call for which others may wait waits for a free handle
-// before it does without.
+// handlePatience is how long a call with possible waiters behind waits for a free handle,
+// before going on without.
 const handlePatience = 10 * time.Millisecond
 
-// chooseSession returns the session for a node. A call for which others may wait, because
-// the handle holds a lock or because they wait behind the call in memory, does without a
-// place for the handle if none is free: those others may have the places.
+// chooseSession returns the session for a node. Others may wait for a call, because the
+// handle holds a lock or because they wait behind the call in memory. Such a call does
+// without a place for the handle if none is free: the waiters may have the places.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
 	free := ctx
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
@@ -207,7 +207,7 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 	return s, err
 }
 
-// establish registers a hold that was granted, and enters it.
+// establish registers and enters a granted hold.
 func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *Lock) (err error) {
 	established, reported := false, false
 	defer func() {
@@ -216,14 +216,14 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 		}
 		// The pool or the handle is closed, or user code panics.
 		if held.tenancy.leave(true) == gaveBack {
-			_ = held.tenancy.removeNode(ctx) // continues in the background if it fails
+			_ = held.tenancy.removeNode(ctx) // continues in the background on failure
 		}
 		if reported {
 			held.telemetry.Withdraw()
 		}
 	}()
 	if err = held.tenancy.session.Alive(ctx); err != nil {
-		held.tenancy.endIfLost(err) // so that nobody else has a turn
+		held.tenancy.endIfLost(err) // so no other waiter has a turn
 		return err
 	}
 	reported = true // before the hold is registered, and can end
@@ -255,13 +255,13 @@ type acquisition struct {
 
 	call     context.Context   // of the caller
 	ctx      context.Context   // with the span
-	span     trace.SpanContext // of ctx, if waits are linked to it
+	span     trace.SpanContext // of ctx, if waits are linked to the span
 	waiting  bool
 	longWait *time.Timer
 	progress progress
-	local    localWaiter // its place among the calls of the pool
+	local    localWaiter // the place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
-	asked    int64       // order number of its first node; 0 if it is not known
+	asked    int64       // order number of the first node; 0 if unknown
 }
 
 // hasAsked records the order number of a node, if no earlier one is known, and returns the first.

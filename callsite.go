@@ -1,5 +1,7 @@
 package lockpool
 
+// This file finds the call sites of nested locks in the program.
+
 import (
 	"runtime"
 	"strconv"
@@ -14,8 +16,7 @@ const ownFunctions = "github.com/lockpool/lockpool."
 type stack [32]uintptr
 
 // sites has the call sites of stacks, because a program makes the same calls again and
-// again, and to look up the names takes as long as all else that a nested lock costs the
-// caller.
+// again, and a lookup of the names takes as long as the rest of a nested lock.
 var sites = struct {
 	sync.Mutex
 	of map[stack]string
@@ -24,9 +25,8 @@ var sites = struct {
 // maxSites bounds the memory that sites takes, to about half a megabyte.
 const maxSites = 1000
 
-// callSite returns where in the program the call into this package was made, and what
-// called that, as far as it fits into a node: "main.refund (refund.go:24) from
-// main.serve (main.go:57)".
+// callSite returns the place of the call into this package, and the places of its callers,
+// as many as fit into a node: "main.refund (refund.go:24) from main.serve (main.go:57)".
 func callSite() string {
 	var s stack
 	runtime.Callers(2, s[:])

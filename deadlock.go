@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the public side of deadlocks: the option and the error.
+
 import (
 	"fmt"
 	"strings"

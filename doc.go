@@ -82,10 +82,11 @@
 //
 // # Deadlocks
 //
-// Calls of handles with other locks may come to wait for each other in a cycle. The pool
-// finds cycles over all kinds of locks, in any processes, and the call on the cycle that
-// asked last fails with [ErrDeadlock]; see [WithDeadlockCheck]. The [DeadlockError] says
-// who holds what, who waits for what, and where in their programs.
+// Callers that hold locks and ask for more may come to wait for each other, in a cycle. The
+// pool finds such a cycle over any kinds of locks and any processes. One of the calls,
+// usually the one that asked last, then fails with [ErrDeadlock]; see [WithDeadlockCheck].
+// The [DeadlockError] names the callers, the locks they hold and wait for, and the places
+// in their programs.
 //
 // # Errors
 //

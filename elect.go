@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has elections.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the errors.
+
 import (
 	"context"
 	"errors"

@@ -1,6 +1,6 @@
 package lockpool
 
-// This file has the node of a tenancy, which a downgrade replaces.
+// This file has the node of a tenancy, and the replacement by a downgrade.
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 type heldNode struct {
 	session *session
 	queue   string
-	data    []byte       // stored in it
-	created atomic.Int64 // its order number, the base of tokens; 0 until the node has been watched
+	data    []byte       // stored in the node
+	created atomic.Int64 // the order number, the base of tokens; 0 until the node has been watched
 
 	mu        sync.Mutex
 	node      driver.Node
@@ -47,14 +47,14 @@ func (n *heldNode) current(ctx context.Context) (driver.Node, error) {
 	}
 }
 
-// nodeNow returns the node, which may be about to be replaced.
+// nodeNow returns the node, perhaps about to be replaced.
 func (n *heldNode) nodeNow() driver.Node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.node
 }
 
-// replaced reports whether another node has replaced the one of that name, or is about to.
+// replaced reports whether another node has replaced the named one, or is about to.
 func (n *heldNode) replaced(node string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,8 +87,8 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 	}
 }
 
-// isWatched reports whether the node has been seen to exist since the grant, and the service
-// would have told if it had been removed since, by the time that its event takes.
+// isWatched reports whether the node has been seen to exist since the grant, so that the
+// service would have told of a later removal, as soon as the event arrives.
 func (n *heldNode) isWatched() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,9 +108,9 @@ func (n *heldNode) verify(ctx context.Context) error {
 	}
 }
 
-// beginReplace returns a function that replaces the node, which was exclusive, with a
-// shared one, in which it stores the token of the turn and the name of the old node. Until
-// that is done, current waits for it. alive ends with the hold.
+// beginReplace returns a function to replace the exclusive node with a shared one. The
+// shared node stores the token of the turn and the name of the old node. current waits for
+// the replacement. alive ends with the hold.
 func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 	replaced := make(chan struct{})
 	n.mu.Lock()
@@ -135,8 +135,8 @@ func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 	}
 }
 
-// learnCreated learns the order number of the first node: the node that replaces it may
-// be newer than those of later holders.
+// learnCreated learns the order number of the first node: the replacing node may be newer
+// than the nodes of later holders.
 func (n *heldNode) learnCreated(alive context.Context) error {
 	first := n.node
 	for n.created.Load() == 0 {

@@ -20,8 +20,8 @@ import (
 type hold struct {
 	handle    *Handle
 	name      string
-	kind      driver.Kind // as it was granted
-	limit     int         // of a semaphore, as the caller gave it
+	kind      driver.Kind // as granted
+	limit     int         // of a semaphore, as given by the caller
 	entries   entries     // guarded by handle.mu
 	rest      rest        // of HoldAtLeast
 	tenancy   *tenancy
@@ -39,7 +39,7 @@ func newHold(h *Handle, a *acquisition, t *tenancy, turn int) *hold {
 	return held
 }
 
-// checkReentry returns the error of a request that cannot enter the hold again.
+// checkReentry returns the error of a request unfit to enter the hold again.
 func (h *hold) checkReentry(req request) error {
 	if err := h.life.err(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (h *hold) checkReentry(req request) error {
 	case kind == driver.Permit && req.permits > h.tenancy.node.Permits: // the node of a semaphore is never replaced
 		return ErrUpgrade
 	}
-	if req.shared && h.kind == driver.Exclusive { // it may become a reader's
+	if req.shared && h.kind == driver.Exclusive { // the hold may become a reader's
 		if _, err := driver.Offer[driver.Downgrader](h.tenancy.session.Session); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ type life struct {
 
 	mu        sync.Mutex
 	finished  signal // the hold has ended
-	lost      signal // it has ended other than by Unlock
+	lost      signal // ended other than by Unlock
 	revoked   signal // the lock was revoked
 	ended     time.Time
 	cause     error // see end and markLost
@@ -146,8 +146,8 @@ func (l *life) begin(revocable bool) {
 	l.began, l.revocable = time.Now(), revocable
 }
 
-// signal says that something has happened. The context is created on demand; for most locks
-// there is none. life.mu guards a signal.
+// signal says that something has happened. The context is created on demand; most locks
+// have none. life.mu guards a signal.
 type signal struct {
 	happened bool
 	ctx      context.Context
@@ -285,7 +285,7 @@ func (l *life) isRevoked() bool {
 
 // addContext makes the context c end with the entry, or returns why the entry is over.
 func (h *hold) addContext(c *heldContext) (over error) {
-	h.handle.mu.Lock() // so that no entry is unlocked meanwhile
+	h.handle.mu.Lock() // no entry is unlocked meanwhile
 	defer h.handle.mu.Unlock()
 	l := &h.life
 	l.mu.Lock()
@@ -316,7 +316,7 @@ func (h *hold) addContext(c *heldContext) (over error) {
 func (h *hold) endIfLost(err error) error {
 	if !h.tenancy.endIfLost(err) {
 		if cause := h.life.err(); errors.Is(cause, ErrLockLost) {
-			return cause // which has ended the request
+			return cause // the cause has ended the request
 		}
 		return err // not an answer
 	}
@@ -324,8 +324,8 @@ func (h *hold) endIfLost(err error) error {
 }
 
 // downgrade makes an exclusive hold a shared one when the returned function is called, as
-// it must be. The function waits until its context ends; the downgrade then continues in
-// the background. downgrade is called with handle.mu held.
+// required. The function waits until its context ends; the downgrade then continues in the
+// background. downgrade is called with handle.mu held.
 func (h *hold) downgrade() (finish func(context.Context) error) {
 	failed := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
@@ -374,7 +374,7 @@ type release struct {
 	began time.Time
 	asked bool  // the service was asked to remove the node
 	local bool  // other handles of the pool have the lock, so the node stays
-	cause error // of the hold's end, if it ended here
+	cause error // of the hold's end, if ended here
 	err   error // for the caller
 }
 
@@ -397,7 +397,7 @@ func (h *hold) check(ctx context.Context) error {
 	if errors.Is(err, driver.ErrSessionLost) {
 		return lostWith(err)
 	}
-	return nil // or the service's numbers have become too large, which only keeps locks from being granted
+	return nil // or the service's numbers have become too large: then only no more locks are granted
 }
 
 // checkGrace is how much longer than the context a release waits for an answer about
@@ -411,7 +411,7 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	if r.err = h.check(ctx); r.err != nil {
 		cause = r.err
 	}
-	if !h.life.end(cause) { // it was lost before
+	if !h.life.end(cause) { // already lost
 		r.err = h.life.failure()
 		return r
 	}
@@ -514,7 +514,7 @@ func (p *Pool) addHold(h *hold) error {
 	if err := s.Err(); err != nil { // watchSession may not have come to it
 		return err
 	}
-	if s.closed.Load() { // closeIfIdle is closing it
+	if s.closed.Load() { // closeIfIdle is closing s
 		return driver.ErrSessionLost
 	}
 	if t.lost {

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has Queue: the holders and waiters of a lock.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has looks: a nested wait reads who waits for whom, in search of a cycle.
+
 import (
 	"context"
 	"errors"
@@ -12,14 +14,14 @@ import (
 	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
-// A look reads who waits for what the handle of a nested wait holds, and so on. The first one
-// comes when the call has waited for a while, or has joined another queue since. Each watches
-// the queues that it has read, before it reads them: whatever closes a cycle later (somebody
-// joins one of them, or a limit is set) fires one of these watches, and then the wait looks
-// again, but not all the time. So a wait asks nothing as long as nothing changes.
+// A look reads who waits for the holds of a nested wait's handle, and so on. The first look
+// comes when the call has waited for a while, or has joined another queue since. Each look
+// watches queues before reading them: any later end of a cycle (a contender joins one of
+// the queues, or a limit is set) fires a watch, and then the wait looks again, but not all
+// the time. So a wait asks nothing as long as nothing changes.
 const (
 	lookAgain       = time.Second      // after a look, if something has changed
-	lookRarely      = 10 * time.Second // after a look, if it could not watch all that it has read
+	lookRarely      = 10 * time.Second // after a look, if not all queues could be watched
 	lookAfterFailed = 500 * time.Millisecond
 
 	maxLocksRead = 200 // of one look
@@ -30,12 +32,12 @@ const (
 type looks struct {
 	mu      sync.Mutex
 	read    map[string]*queueRead // by the last look
-	stops   []func()              // end what follows that
-	unseen  bool                  // that look could not watch something
-	missing bool                  // nor read something, which may be different soon
+	stops   []func()              // end following changed
+	unseen  bool                  // a queue could not be watched
+	missing bool                  // a queue could not be read, perhaps for a moment
 }
 
-// queueRead is a queue as it was read, and watches that fire when it is different.
+// queueRead is a queue as read, with watches for changes.
 type queueRead struct {
 	contenders []driver.Contender
 	others     []string
@@ -46,8 +48,8 @@ func (q *queueRead) isCurrent() bool {
 	return q != nil && q.watches != nil && !slices.ContainsFunc(q.watches, func(w *driver.Watch) bool { return w.Fired() != 0 })
 }
 
-// lookSoon lets the wait look after some time, or when the look is over that is under way. It
-// is called with mu held.
+// lookSoon lets the wait look after some time, or after the look under way. It is called
+// with mu held.
 func (w *nestedWait) lookSoon(after time.Duration) {
 	switch {
 	case w.timer == nil || w.ctx.Err() != nil:
@@ -58,7 +60,7 @@ func (w *nestedWait) lookSoon(after time.Duration) {
 	}
 }
 
-// wake is called when something that the last look has read has changed.
+// wake is called after a change in the queues of the last look.
 func (w *nestedWait) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,8 +98,8 @@ func (w *nestedWait) lookOnTime() {
 	}
 }
 
-// look leaves if the wait is the victim of a cycle. It returns when it is to look again in
-// any case, or 0.
+// look leaves if the wait is the victim of a cycle. It returns the time until the next look
+// in any case, or 0.
 func (w *nestedWait) look() (next time.Duration) {
 	var c *cycle
 	err := w.show()
@@ -112,7 +114,7 @@ func (w *nestedWait) look() (next time.Duration) {
 		return 0
 	case errors.Is(err, driver.ErrTooMany), errors.Is(err, driver.ErrNoPermission):
 		return lookRarely
-	case errors.Is(err, driver.ErrRemoved): // something has changed since it was read
+	case errors.Is(err, driver.ErrRemoved): // something has changed since the read
 		w.looks.forget()
 		return lookAfterFailed
 	case err != nil, w.looks.missing:
@@ -124,7 +126,7 @@ func (w *nestedWait) look() (next time.Duration) {
 }
 
 // findCycle reads what waits for the wait, directly or through others. It returns the cycle
-// of which the wait is the victim, if there is one.
+// with the wait as the victim, if there is one.
 func (w *nestedWait) findCycle() (*cycle, error) {
 	w.looks.unfollow()
 	before := w.looks.begin()
@@ -132,7 +134,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 	seen := map[string]bool{}
 	var locks []string // to read
 	add := func(holds []nodedata.Hold) {
-		for _, h := range holds { // which any client may have written
+		for _, h := range holds { // possibly written by any client
 			if !seen[h.Lock] && (len(seen) < maxLocksRead || h.Lock == w.name) && w.pool.checkName(h.Lock) == nil {
 				seen[h.Lock] = true
 				locks = append(locks, h.Lock)
@@ -158,7 +160,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 					for j := range q.Contenders {
 						c := &q.Contenders[j]
 						c.Ended = len(c.Record.Holds) > 0 && w.pool.hasEnded(q.Lock, c.Record.Ask)
-						if j > 0 || q.Name == waitsFor(q.Lock) { // it may wait
+						if j > 0 || q.Name == waitsFor(q.Lock) { // may wait
 							add(c.Record.Holds)
 						}
 					}
@@ -166,7 +168,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 				queues = append(queues, read[i]...)
 			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost) || errors.Is(err, errors.ErrUnsupported):
 				return nil, err
-			case errors.Is(err, driver.ErrNoPermission): // nobody there counts as stuck
+			case errors.Is(err, driver.ErrNoPermission): // no contender there counts as stuck
 				w.looks.unseen = true
 			default:
 				w.looks.missing = true
@@ -179,7 +181,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 	return victimOf(waitgraph.New(queues), w.ask), nil
 }
 
-// begin begins a look. It returns what the last one has read.
+// begin begins a look. It returns the queues read by the last one.
 func (l *looks) begin() (before map[string]*queueRead) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +196,7 @@ func (l *looks) forget() {
 	l.read = nil
 }
 
-// follow calls a function when something that was read has changed.
+// follow calls a function when a queue has changed since the read.
 func (l *looks) follow(changed func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,8 +219,8 @@ func (l *looks) unfollow() {
 }
 
 // inspect returns the contenders of a queue. It asks nothing if the queue has not changed
-// since it was read, and reads each node once: what it says changes rarely, and is checked
-// before that is relied on.
+// since the last read, and reads each node once: the data of a node rarely change, and are
+// checked before any decision.
 func (w *nestedWait) inspect(queue string, before *queueRead) (_ []driver.Contender, _ []string, err error) {
 	now := before
 	if !before.isCurrent() {

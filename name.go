@@ -1,5 +1,7 @@
 package lockpool
 
+// This file checks and escapes names.
+
 import (
 	"fmt"
 	"net/url"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has nested waits: waits of handles with other locks.
+
 import (
 	"cmp"
 	"context"
@@ -37,19 +39,19 @@ type nestedWait struct {
 	goroutine int64           // of the call
 	age       int64           // order number of an earlier try, or 0
 	holds     []*hold         // named by the nodes
-	named     []nodedata.Hold // as which
+	named     []nodedata.Hold // the holds as named in the nodes
 	base      []byte          // of the data of the nodes, without the holds
 	at        string          // the place of the call in the program
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
-	victim    *DeadlockError // that has ended the wait, if known to the call
+	victim    *DeadlockError // the deadlock that ended the wait, if known to the call
 
 	looks looks
 	acts  chan struct{} // full while a request about the wait's nodes is under way: show, rewrite or leave
 	shown bool          // for a plain lock: a node shows the wait; belongs to who acts
 
 	mu      sync.Mutex       // guards the following
-	data    []byte           // of its nodes
+	data    []byte           // of the wait's nodes
 	changed bool             // they may say something else
 	order   int64            // of the beginning among the pool's nested waits; 0 before
 	created int64            // order number of the first of the nodes; 0 if unknown
@@ -134,7 +136,7 @@ func (n *nestedWaits) waitsFor(lock string) []*nestedWait {
 	return slices.Collect(maps.Values(n.byLock[lock]))
 }
 
-// named returns the hold as the nodes of a nested wait name it.
+// named returns the hold as named in the nodes of a nested wait.
 func (h *hold) named() nodedata.Hold {
 	return nodedata.Hold{Lock: h.name, Node: h.tenancy.nodeNow().Name, Permits: h.kind == driver.Permit}
 }
@@ -161,7 +163,7 @@ func (w *nestedWait) dataNow() []byte {
 	return w.data
 }
 
-// newAsk returns an identifier of a request, by which the pool knows its own requests.
+// newAsk returns an identifier of a request, for the pool to know its own requests.
 func (p *Pool) newAsk() string { return p.id[:8] + uuid.NewString()[8:] }
 
 // hasEnded reports whether a contender for the lock is an ended nested wait of the pool, or
@@ -195,9 +197,8 @@ func (h *Handle) holdsNow() (holds []*hold) {
 	return holds
 }
 
-// tellNested makes the nodes of the nested wait of the handle, if there is one, say that
-// the handle no longer has the hold, whose own node stays for others. The caller holds
-// Handle.mu.
+// tellNested removes the hold from the nodes of the handle's nested wait, if there is one,
+// although the hold's own node stays for others. The caller holds Handle.mu.
 func (h *hold) tellNested() {
 	if w := h.handle.nested; w != nil && slices.Contains(w.holds, h) {
 		w.inBackground(w.rewrite)
@@ -282,7 +283,7 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 	if w == nil || err == nil {
 		return err
 	}
-	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself, which knows now
+	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself
 		w.acted()
 	}
 	cause := context.Cause(w.ctx)
@@ -293,8 +294,8 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// report reports a deadlock, if the call fails because of it. Then the caller's next attempt is
-// as old as the wait.
+// report reports a deadlock, if the call fails because of one. Then the caller's next
+// attempt is as old as the wait.
 func (w *nestedWait) report(err error) {
 	if w != nil && w.victim != nil && errors.Is(err, w.victim) {
 		w.handle.remember(w.goroutine, w.asked())

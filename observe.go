@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has observers of locks.
+
 import (
 	"context"
 	"fmt"
@@ -137,9 +139,9 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 	return q, err
 }
 
-// await waits until the state may have changed, or the service may have fallen silent, of
-// which no watch tells. A lease that was prolonged is a sign of the service, which the session
-// asks for anyway, and more often than every observeQuiet if the session timeout is 15 s or
+// await waits until the state may have changed, or the service may have fallen silent: no
+// watch tells of silence. A prolonged lease is a sign of the service, without a request of
+// the observer, and more often than every observeQuiet if the session timeout is 15 s or
 // less. Without a sign, the observer asks.
 func (o *observer) await(ctx context.Context) {
 	const tick, jitter = observeQuiet / 6, 10 * time.Millisecond
@@ -227,8 +229,7 @@ func untilFirstWaiter(queue []driver.Node) (n int, complete bool) {
 	return len(queue), false
 }
 
-// onlyFirst is the head of a semaphore's guards, of which the first one alone may add
-// leases.
+// onlyFirst is the head of a semaphore's guards: the first one alone may add leases.
 func onlyFirst(guards []driver.Node) (n int, complete bool) {
 	return min(1, len(guards)), len(guards) > 0
 }

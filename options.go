@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the options of a pool.
+
 import (
 	"errors"
 	"fmt"

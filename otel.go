@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the options for telemetry.
+
 import (
 	"fmt"
 	"log/slog"

@@ -39,7 +39,7 @@ func (p *progress) waitsBehind(w recipe.Wait) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.Data == nil && w.Behind == p.behind.Behind {
-		w.Data = p.behind.Data // as it was before another client's node was revoked
+		w.Data = p.behind.Data // from before a revocation of another client's node
 	}
 	p.behind = w
 }
@@ -69,8 +69,8 @@ func (p *progress) now() (behind recipe.Wait, s *session, node string) {
 	return p.behind, p.session, p.node
 }
 
-// obstacle returns what the acquisition waits behind: if it waits in memory, the node that
-// keeps the lock from the pool, or for one of its holders.
+// obstacle returns what the acquisition waits behind: for a wait in memory, the node that
+// keeps the lock from the pool, or holds the lock for the pool.
 func (a *acquisition) obstacle() (behind recipe.Wait, s *session) {
 	t, delegate, ok := a.pool.local.obstacle(&a.local)
 	switch {
@@ -94,7 +94,7 @@ func (a *acquisition) warnLongWait() {
 	w, s := a.obstacle()
 	var holder driver.Node
 	var data []byte
-	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for its holder
+	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for the holder
 		ctx, cancel := context.WithTimeout(a.ctx, patience)
 		defer cancel()
 		queue := w.Queue
@@ -107,8 +107,8 @@ func (a *acquisition) warnLongWait() {
 }
 
 // describeBlocker adds to the error of a call whose context has ended what the call waited
-// for: another contender, which it names with the owner as far as they are known
-// (ErrLocked), or an answer of the service (ErrUnavailable).
+// for: another contender, named with the owner as far as known (ErrLocked), or an answer of
+// the service (ErrUnavailable).
 func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 	w, _, _ := a.progress.now()
 	switch node := w.Behind.String(); {

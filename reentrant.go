@@ -1,6 +1,6 @@
 package lockpool
 
-// This file has the contexts of locks, which carry the holder.
+// This file has the contexts of locks and the holder in them.
 
 import (
 	"context"
@@ -15,8 +15,8 @@ type heldContext struct {
 	parent          context.Context
 	cancel          context.CancelCauseFunc
 	hold            *hold
-	entry           uint64      // of the Lock that created it
-	goroutine       int64       // on which it carries the holder
+	entry           uint64      // of the creating Lock
+	goroutine       int64       // where the context carries the holder
 	forget          func() bool // stops waiting for the end of the parent
 }
 

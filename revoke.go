@@ -1,5 +1,7 @@
 package lockpool
 
+// This file revokes and breaks locks.
+
 import (
 	"context"
 	"errors"

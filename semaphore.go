@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has semaphores.
+
 import (
 	"context"
 	"fmt"

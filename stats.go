@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the figures of a pool.
+
 import "time"
 
 // Stats describes a pool at one moment. The names are those of sql.DBStats where there

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file ends the wait of a deadlock's victim.
+
 import (
 	"cmp"
 	"sync"

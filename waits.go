@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has Waits: who waits for whom, in all queues.
+
 import (
 	"context"
 	"errors"

@@ -4,9 +4,10 @@
 //
 // The vertices of the graph are contenders: nodes in the queues of locks. A waiter has
 // edges to the contenders that block the waiter by the rules of package recipe. A holder
-// has edges to the waits of the same handle, for other locks. A contender for a semaphore
-// has two nodes, a guard and a lease; the guard has an edge to its lease, as long as the
-// lease waits. A waiter of another client may give up at any time, and so is on no cycle.
+// has edges to the waits of the same handle, for other locks. A request for permits has a
+// guard while waiting, and also a lease once first among the guards; the guard has an edge
+// to the lease, as long as the lease waits. A waiter of another client may give up at any
+// time, and so is on no cycle.
 //
 // A deadlock is a strongly connected set: each contender waits for each other one, directly
 // or through others of the set. So all waits of a deadlock find the same set. A wait for
