@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file runs the tests of behavior on the embedded server.
+
 import (
 	"strconv"
 	"sync/atomic"

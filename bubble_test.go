@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests pools in bubbles of testing/synctest.
+
 import (
 	"context"
 	"sync"

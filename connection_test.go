@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests locks on slow, silent and restarted servers.
+
 import (
 	"context"
 	"sync"

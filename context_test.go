@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests contexts: deadlines of calls, and the contexts of locks.
+
 import (
 	"context"
 	"runtime"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests what nested waits cost.
+
 import (
 	"context"
 	"math/rand/v2"

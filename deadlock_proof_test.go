@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests that a victim is part of a cycle that stands.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the option for deadlocks, and has the helpers of the tests of deadlocks.
+
 import (
 	"fmt"
 	"sync"

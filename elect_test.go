@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests elections beside failures.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file has the examples of the documentation.
+
 import (
 	"context"
 	"errors"

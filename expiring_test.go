@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the warning ahead of a loss.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file has the fault table: every fault at every request of every play.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests names in use for different kinds of locks.
+
 import (
 	"path"
 	"strings"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests how handles are spread over sessions.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file has the benchmark of a lock.
+
 import (
 	"strconv"
 	"sync"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests locks below chroots, beside foreign nodes, and without their directories.
+
 import (
 	"context"
 	"strings"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests how a loss is noticed.
+
 import (
 	"fmt"
 	"sync"

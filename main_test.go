@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file has TestMain.
+
 import (
 	"os"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests LockAll on a silent server.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests nested waits and their looks.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests that go vet reports copies of locks.
+
 import (
 	"os/exec"
 	"strings"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests runs whose recording is late, lost or refused.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests runs of one job for many periods, beside faults.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the end of outages.
+
 import (
 	"context"
 	"errors"

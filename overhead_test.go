@@ -1,5 +1,7 @@
 package lockpool
 
+// This file tests the cost of telemetry and reentry.
+
 import (
 	"context"
 	"math"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests panics of user code.
+
 import (
 	"context"
 	"runtime/pprof"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests plain locks.
+
 import (
 	"strings"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests that the release of a plain lock spares the next holder.
+
 import (
 	"slices"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the opening of pools.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests locks of several processes.
+
 import (
 	"bufio"
 	"context"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the cost of reentry.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests Unlock.
+
 import (
 	"context"
 	"testing"

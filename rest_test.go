@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests rests.
+
 import (
 	"context"
 	"errors"

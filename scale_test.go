@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests many waiters and contenders.
+
 import (
 	"bytes"
 	"context"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests the limits of semaphores.
+
 import (
 	"encoding/binary"
 	"fmt"

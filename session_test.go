@@ -1,5 +1,7 @@
 package lockpool
 
+// This file tests sessions that end or close during a call.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests locks on a machine that is suspended, or whose clock jumps.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests tenancies: turns in memory on one node.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool_test
 
+// This file tests fencing tokens and Verify.
+
 import (
 	"context"
 	"testing"

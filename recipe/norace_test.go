@@ -2,4 +2,6 @@
 
 package recipe
 
+// This file says that the race detector is off.
+
 const raceDetector = false

@@ -14,7 +14,7 @@ import (
 // A model of the basis of the lease's rule: three members, each with a term, a supposed
 // leader, applied entries, and a lessor. A step happens to one of them at a time, in random
 // order: elections, messages, cuts and stops. The client proves the lease meanwhile, and
-// moves to another lease after elections. No member that believes to lead may revoke the
+// moves to another lease after elections. No member in the belief of leading may revoke the
 // lease before the end known to the client, even without hearing anything from now on: when
 // the member reaches the others again, they carry the revocation out.
 

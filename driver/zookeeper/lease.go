@@ -28,15 +28,15 @@ import (
 //     collects the activity (LearnerSessionTracker.touchTable) and reports all activity in
 //     the answer to the leader's next ping; not even a request passed on to the leader
 //     counts there.
-//  2. The leader pings its followers every half tick, or a moment later; after a pause, as
-//     of the garbage collector, a moment after the pause (Leader.lead). The ping goes on
-//     the same stream as the answers to the requests passed on. A follower answers a ping
-//     at once, on the same stream as the next requests passed on. Both streams keep their
-//     order (LearnerHandler.queuedPackets, Learner.ping).
+//  2. The leader pings its followers every half tick, or a moment later; after a pause,
+//     such as the garbage collector's, a moment after the pause (Leader.lead). The ping
+//     goes on the same stream as the answers to the requests passed on. A follower answers
+//     a ping at once, on the same stream as the next requests passed on. Both streams keep
+//     their order (LearnerHandler.queuedPackets, Learner.ping).
 //  3. A leader answers a sync by itself (Leader.processSync), but a write only after a
-//     majority has agreed. So are failing writes: they are proposed as transactions of the
-//     type error. (Not so the writes refused by the connected server itself: see the
-//     meaning decided.)
+//     majority has agreed. The same holds for failing writes: they are proposed as
+//     transactions of the type error. (It does not hold for writes refused by the connected
+//     server itself: see the meaning decided.)
 //  4. A new leader gives every session its full T from the moment when a majority has
 //     agreed to follow the new leader (Leader.startZkServer, after waitForNewLeaderAck).
 //
@@ -46,10 +46,10 @@ import (
 // after the answer to x, and at most a moment after the answer to y. The follower got the
 // ping after seeing x, and before passing on z; by then the follower had reported x, or
 // activity after x. By the order of the stream the leader knew of this report when handling
-// z. So when z is answered, the leader will not expire the session before the beginning of
-// x + T. (A shorter argument does not hold, namely: the answer to z alone shows the leader
-// to have been told of all activity half a tick before. Pings held up on the way to the
-// follower have not been answered when z is passed on.)
+// z. So when z is answered, the leader will not expire the session earlier than T after the
+// beginning of x. (A shorter argument does not hold, namely: the answer to z alone shows
+// the leader to have been told of all activity half a tick before. Pings held up on the way
+// to the follower have not been answered when z is passed on.)
 //
 // No other server leads. A leader cut off from the others still answers syncs until the
 // leader notices, many ticks later, and the others may have elected another leader since.

@@ -149,7 +149,7 @@ func Check(rec *Record) Report {
 	return r
 }
 
-// checkOverlaps finds times when the holders of a lock believed to have more permits than
+// checkOverlaps finds times when the holders of a lock believed they had more permits than
 // there are.
 func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 	var active []*hold

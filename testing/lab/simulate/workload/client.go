@@ -38,7 +38,7 @@ type Config struct {
 	Bystander    bool    // the workers take no locks, but revoke and break locks of others
 	Once         bool    // the workers also take locks with names never used again, and run a job to be finished once in each period
 	Mixed        float64 // percentage of the requests for permits replaced by requests for the exclusive lock of the name
-	IgnoreLosses bool    // the workers believe to hold a lock until Unlock, as if there were no lease
+	IgnoreLosses bool    // the workers believe they hold a lock until Unlock, as if there were no lease
 }
 
 // The operations of calls and accesses.

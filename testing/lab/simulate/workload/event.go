@@ -64,7 +64,7 @@ const (
 	eventRevoke    EventKind = "revoke"    // the holder has noticed a revocation request
 	eventContext   EventKind = "context"   // the context of an exclusive entry has ended
 	eventOutlived  EventKind = "outlived"  // the context of an entry has not ended, although unlocked
-	eventEnd       EventKind = "end"       // the client no longer believes to hold the lock
+	eventEnd       EventKind = "end"       // the client no longer believes it holds the lock
 	eventAccess    EventKind = "access"    // the register is about to be read or written
 	eventAccessed  EventKind = "accessed"  // the register was accessed
 	eventStart     EventKind = "start"     // the function of a call of Once starts

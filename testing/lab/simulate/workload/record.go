@@ -121,7 +121,7 @@ func (p portion) String() string {
 	return fmt.Sprintf("%d of %d permits", p.permits, p.of)
 }
 
-// hold is the time when a client believed to hold a lock. A downgrade ends a hold, and
+// hold is the time when a client believed it held a lock. A downgrade ends a hold, and
 // begins another one of the same grant.
 type hold struct {
 	process    string
