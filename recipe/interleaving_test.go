@@ -1,5 +1,16 @@
 package recipe
 
+// This test walks every interleaving of a few contenders in a few sessions with the server:
+// they join, list and watch; leave, give up, crash, share their lock, and have their nodes
+// removed by strangers; connections break, and the server ends sessions before their
+// clients know. Requests reach the server late, and answers and events reach the client
+// late, both in their order. What a waiter does is decided by [contender], on views shared
+// by a session's waiters.
+//
+// A grant must be true: the node has been at the head of the queue (for a reader: behind
+// readers only). And when nothing is under way any longer, no contender may wait at the
+// head, or without a node.
+
 import (
 	"cmp"
 	"errors"
@@ -13,17 +24,6 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 )
-
-// This test walks every interleaving of a few contenders in a few sessions with the server:
-// they join, list and watch; leave, give up, crash, share their lock, and have their nodes
-// removed by strangers; connections break, and the server ends sessions before their
-// clients know. Requests reach the server late, and answers and events reach the client
-// late, both in their order. What a waiter does is decided by [contender], on views shared
-// by a session's waiters.
-//
-// A grant must be true: the node has been at the head of the queue (for a reader: behind
-// readers only). And when nothing is under way any longer, no contender may wait at the
-// head, or without a node.
 
 // world is a state of servers and clients.
 type world struct {

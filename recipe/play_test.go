@@ -1,5 +1,10 @@
 package recipe
 
+// This test plays Claim.Acquire, where the decisions of the walk in interleaving_test.go
+// are carried out, on sessions with the contract of package driver, with interleavings
+// drawn at random: each request is carried out late, the answer and the events are heard
+// late, and the hearer goes on late.
+
 import (
 	"context"
 	"errors"
@@ -15,11 +20,6 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 )
-
-// The walk of interleaving_test.go visits every interleaving of the decisions. This test
-// plays Claim.Acquire, where the decisions are carried out, on sessions with the contract
-// of package driver, with interleavings drawn at random: each request is carried out late,
-// the answer and the events are heard late, and the hearer goes on late.
 
 // play is one server and its clients. Exactly one goroutine, or the director, runs at a
 // time, except for goroutines about to stop.

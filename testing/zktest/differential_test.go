@@ -1,5 +1,17 @@
 package zktest_test
 
+// This file runs random scripts of requests on the embedded server and on a real one. The
+// test compares every reply, every event and the event's place among the replies, and the
+// final nodes. A script is generated from a seed before the run, so that both servers get
+// the same script and a failure can be reproduced. If the servers diverge, the test prints
+// the smallest part of the script that still shows the divergence.
+//
+// Error codes, paths, data, versions and counts are compared as they are. Zxids are
+// compared by their distance from the start of the script, sessions by the order of their
+// creation, children as a set. Times must only be possible. The generator avoids anything
+// random inside the real server, and accidents of the implementation: see
+// call.disturbsLaterReplies, call.unspecified and the comments in generator.
+
 import (
 	"crypto/sha1"
 	"encoding/base64"
@@ -17,18 +29,6 @@ import (
 
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// This file runs random scripts of requests on the embedded server and on a real one. The
-// test compares every reply, every event and the event's place among the replies, and the
-// final nodes. A script is generated from a seed before the run, so that both servers get
-// the same script and a failure can be reproduced. If the servers diverge, the test prints
-// the smallest part of the script that still shows the divergence.
-//
-// Error codes, paths, data, versions and counts are compared as they are. Zxids are
-// compared by their distance from the start of the script, sessions by the order of their
-// creation, children as a set. Times must only be possible. The generator avoids anything
-// random inside the real server, and accidents of the implementation: see
-// call.disturbsLaterReplies, call.unspecified and the comments in generator.
 
 var (
 	differentialTime = flag.Duration("differential", 0, "run random scripts in TestDifferential for this long")

@@ -2,6 +2,9 @@
 
 package zktest_test
 
+// This file has the test of github.com/go-zookeeper/zk. The tests of the faults and of
+// zkserve use this client, too.
+
 import (
 	"net"
 	"sync"
@@ -11,9 +14,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 )
-
-// This file has the test of github.com/go-zookeeper/zk. The tests of the faults and of
-// zkserve use this client, too.
 
 type silentLogger struct{}
 

@@ -1,5 +1,8 @@
 package zktest_test
 
+// This file tests what only the embedded server can do. The conformance checks test what
+// both servers have in common, and the fault tests the faults also injected by a proxy.
+
 import (
 	"context"
 	"log/slog"
@@ -13,9 +16,6 @@ import (
 
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// This file tests what only the embedded server can do. The conformance checks test what
-// both servers have in common, and the fault tests the faults also injected by a proxy.
 
 func longContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)

@@ -1,5 +1,8 @@
 package tracing
 
+// This file tests slow and panicking user code: the functions and handlers of a pool. Locks
+// are released nevertheless.
+
 import (
 	"context"
 	"log/slog"
@@ -12,9 +15,6 @@ import (
 
 	"github.com/lockpool/lockpool"
 )
-
-// This file tests slow and panicking user code: the functions and handlers of a pool. Locks
-// are released nevertheless.
 
 func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	t.Parallel()
