@@ -102,7 +102,7 @@ func newJob(path string, args []string, timeout, grace, margin time.Duration) (_
 		return nil, fmt.Errorf("start the guard: %w", err)
 	}
 	if j.tty, err = os.OpenFile("/dev/tty", os.O_RDWR, 0); err != nil {
-		j.tty = nil // no terminal, or none with signals
+		j.tty = nil // no terminal, or a terminal that sends no signals
 	}
 	return j, nil
 }
@@ -176,7 +176,7 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
 
 	const outage = "the service does not answer, and the lock was about to expire"
-	var notStopped <-chan time.Time // although asked to stop by lockpool
+	var notStopped <-chan time.Time // received when the group has not stopped, although asked to
 	for {
 		select {
 		case status := <-j.states:

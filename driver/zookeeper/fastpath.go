@@ -68,7 +68,7 @@ func (f *fastpaths) expects(dir string, w *watch, known driver.Node) bool {
 // created records that a node was created while w watched the queue, or no watch did if w
 // is nil. It is called in the order of the numbers, before any later event is seen. It
 // returns the session's nodes directly before the new one, and reports whether the new one
-// is alone; both only if surely no semaphore uses the queue.
+// is alone; both only if certainly no semaphore uses the queue.
 func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []driver.Node, alone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 	shop     = "accounts/shop"
 )
 
-// teller is one of the processes.
+// teller is one of the transferring processes.
 type teller struct {
 	*process.Worker
 	pool  *lockpool.Pool

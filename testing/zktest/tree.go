@@ -31,9 +31,9 @@ type kind int
 
 const (
 	persistent kind = iota
-	ephemeral       // until the session ends
-	container       // until the last child is deleted
-	ttl             // until not changed within the TTL, without children
+	ephemeral       // at the end of the session
+	container       // after the deletion of the last child
+	ttl             // after the TTL without a change, if without children
 )
 
 // node is a node of a tree, changed in place; the slices data and acl are replaced, never

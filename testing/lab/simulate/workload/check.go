@@ -38,7 +38,7 @@ type Limits struct {
 	Cycle time.Duration
 
 	// InFlight is how long the news of a broken lock may be on the way to the holder
-	// without a fault. With 0, releases are checked only if no news may be on the way.
+	// without a fault. With 0, releases are checked only in times without faults.
 	InFlight time.Duration
 
 	// Victims is how often in succession a caller may be the victim of a deadlock when
