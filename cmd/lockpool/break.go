@@ -22,19 +22,14 @@ import (
 // A demand on contenders is to break their lock or to revoke it.
 type demand struct {
 	question, done string // about a lock and a contender
-	make           func(ctx context.Context, pool *lockpool.Pool, name, node string) error
+	make           func(pool *lockpool.Pool, ctx context.Context, name, node string) error
 }
 
 var (
-	breaking = demand{
-		"Take %s from %s?", "%s is taken from %s",
-		func(ctx context.Context, pool *lockpool.Pool, name, node string) error {
-			return pool.Break(ctx, name, node)
-		},
-	}
+	breaking = demand{"Take %s from %s?", "%s is taken from %s", (*lockpool.Pool).Break}
 	revoking = demand{
 		"Ask for %s back from %s?", "%s is asked back from %s",
-		func(ctx context.Context, pool *lockpool.Pool, name, node string) error {
+		func(pool *lockpool.Pool, ctx context.Context, name, node string) error {
 			return pool.Revoke(ctx, name, node)
 		},
 	}
@@ -159,7 +154,7 @@ func target(c lockpool.Contender) string {
 }
 
 func (d demand) carryOut(pool *lockpool.Pool, name string, c lockpool.Contender) error {
-	err := reaching(pool, func(ctx context.Context) error { return d.make(ctx, pool, name, c.Node) })
+	err := reaching(pool, func(ctx context.Context) error { return d.make(pool, ctx, name, c.Node) })
 	if errors.Is(err, lockpool.ErrNotHeld) {
 		return fmt.Errorf("%s has no longer anything of %s", who(c), quoted(name))
 	}

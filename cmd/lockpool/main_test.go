@@ -76,7 +76,7 @@ func (p *process) start() *process {
 
 func (s *shell) start(args ...string) *process { return s.command(args...).start() }
 
-// run runs lockpool, requires an exit code, and returns what lockpool has printed.
+// run runs lockpool, requires an exit code, and returns the output.
 func (s *shell) run(code int, args ...string) (stdout, stderr string) {
 	s.Helper()
 	p := s.start(args...)

@@ -196,7 +196,7 @@ func TestOnce(t *testing.T) {
 	once := func(code int, key, script string, flags ...string) (stdout, stderr string) {
 		return s.run(code, append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
 	}
-	once(3, "monday", "exit 3") // a run that fails is not done
+	once(3, "monday", "exit 3") // a failed run is not done
 	stdout, stderr := once(0, "monday", "echo hi")
 	require.Equal(t, "hi\n", stdout)
 	stdout, stderr = once(115, "monday", "echo hi")
@@ -206,7 +206,7 @@ func TestOnce(t *testing.T) {
 	require.Empty(t, stderr)
 	stdout, _ = once(0, "tuesday", "echo hi")
 	require.Equal(t, "hi\n", stdout)
-	stdout, _ = once(118, "", "echo hi") // perhaps of a command that has failed
+	stdout, _ = once(118, "", "echo hi") // perhaps of a failed command
 	require.Empty(t, stdout)
 
 	// All waiters for the first run find the run done.

@@ -46,58 +46,10 @@ func Count(rec *Record) (f Figures) {
 
 // Summarize writes what happened in a campaign and what the checks have found.
 func Summarize(w io.Writer, rec *Record, r Report) {
-	fmt.Fprintln(w)
-	summarizeCalls(w, rec)
-	grants := summarizeGrants(w, rec)
-	fmt.Fprintf(w, "most holders at once: %s\n", counts(r.MaxHolders))
-	refused := summarizeAccesses(w, rec)
-	summarizeFaults(w, rec)
-	fmt.Fprintf(w, "longest time without any grant: %s\n", longestGap(rec, grants).Round(time.Millisecond))
-	if told := toldDeadlocks(rec); len(told) > 0 {
-		fmt.Fprintf(w, "victims of deadlocks: %d, told after %s (median), %s (longest)\n", len(told),
-			told[len(told)/2].Round(time.Millisecond), told[len(told)-1].Round(time.Millisecond))
-	}
-	if longest, most := rec.starved(); most > 0 {
-		fmt.Fprintf(w, "longest starvation of a victim that tried again at once: %s; a caller was the victim %d times in succession, at the most\n", longest.Round(time.Millisecond), most)
-	}
-	var late time.Duration
-	for _, s := range rec.lateTimers {
-		if !rec.pausedDuring(s.Process, s.End, s.End) {
-			late = max(late, s.End.Since(s.Begin))
-		}
-	}
-	fmt.Fprintf(w, "latest timer of a client that was not paused: %s\n", late.Round(time.Millisecond))
-	fmt.Fprintf(w, "overlaps with a paused holder: %d, with one whose node was removed: %d (writes refused by fencing: %d)\n", r.excused, r.excusedRemoved, refused)
-	for _, note := range rec.Notes {
-		fmt.Fprintln(w, note)
-	}
-
-	for _, list := range []struct {
-		label string
-		all   []string
-	}{{"VIOLATION", r.Violations}, {"LEAKED NODE", r.Leaked}, {"STUCK", r.Stuck}} {
-		for _, text := range list.all {
-			fmt.Fprintf(w, "%s: %s\n", list.label, text)
-		}
-	}
-	fmt.Fprintln(w, r.Verdict())
-}
-
-// toldDeadlocks returns how long each victim of a deadlock had waited until told, sorted.
-func toldDeadlocks(rec *Record) (told []time.Duration) {
-	last := map[who]Instant{} // of a call for several locks there are several
-	for _, c := range rec.calls {
-		if by := (who{c.process, c.worker}); c.err == deadlock && last[by] != c.begin {
-			last[by] = c.begin
-			told = append(told, c.end.Since(c.begin))
-		}
-	}
-	slices.Sort(told)
-	return told
-}
-
-func summarizeCalls(w io.Writer, rec *Record) {
-	calls, errs, requests := map[string]int{}, map[string]int{}, map[string]int{}
+	say := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	f := Count(rec)
+	say("")
+	calls, errs, requests, faults := tally{}, tally{}, tally{}, tally{}
 	for _, c := range rec.calls {
 		calls[c.op]++
 		if c.err != "" {
@@ -107,14 +59,58 @@ func summarizeCalls(w io.Writer, rec *Record) {
 			requests[kindOf(c.lock)]++
 		}
 	}
-	fmt.Fprintf(w, "calls: %s\n", counts(calls))
-	fmt.Fprintf(w, "errors: %s\n", counts(errs))
-	fmt.Fprintf(w, "requests: %s\n", counts(requests))
+	say("calls: %s\nerrors: %s\nrequests: %s", calls, errs, requests)
+	summarizeGrants(say, rec)
+	say("most holders at once: %s", tally(r.MaxHolders))
+	say("registers: %d accesses, of which fencing refused %d writes", len(rec.accesses), f.Refused)
+	for _, f := range rec.Faults {
+		name, _, _ := strings.Cut(f.Process, ":")
+		faults[name]++
+	}
+	say("faults: %s", faults)
+	var recoveries []time.Duration
+	for _, t := range rec.Healed {
+		recoveries = append(recoveries, rec.nextGrant(t).Since(t))
+	}
+	say("recoveries, until the next grant: %s", spread(recoveries))
+	say("victims of deadlocks, until told: %s", spread(toldDeadlocks(rec)))
+	say("longest starvation of a victim that tried again at once: %s; a caller was the victim %d times in succession, at the most", f.Starved.Round(time.Millisecond), f.Victim)
+	var late time.Duration
+	for _, s := range rec.lateTimers {
+		if !rec.pausedDuring(s.Process, s.End, s.End) {
+			late = max(late, s.End.Since(s.Begin))
+		}
+	}
+	say("latest timer of a client that was not paused: %s", late.Round(time.Millisecond))
+	say("overlaps with a paused holder: %d, with one whose node was removed: %d", r.excused, r.excusedRemoved)
+	for _, note := range rec.Notes {
+		say("%s", note)
+	}
+	for _, list := range []struct {
+		label string
+		all   []string
+	}{{"VIOLATION", r.Violations}, {"LEAKED NODE", r.Leaked}, {"STUCK", r.Stuck}} {
+		for _, text := range list.all {
+			say("%s: %s", list.label, text)
+		}
+	}
+	say("%s", r.Verdict())
 }
 
-// summarizeGrants returns the times of all grants.
-func summarizeGrants(w io.Writer, rec *Record) (grants []Instant) {
-	lost, revoked, kinds := 0, 0, map[string]int{}
+// toldDeadlocks returns how long each victim of a deadlock had waited until told.
+func toldDeadlocks(rec *Record) (told []time.Duration) {
+	last := map[who]Instant{} // of a call for several locks there are several
+	for _, c := range rec.calls {
+		if by := (who{c.process, c.worker}); c.err == deadlock && last[by] != c.begin {
+			last[by] = c.begin
+			told = append(told, c.end.Since(c.begin))
+		}
+	}
+	return told
+}
+
+func summarizeGrants(say func(format string, args ...any), rec *Record) {
+	lost, revoked, kinds, grants := 0, 0, tally{}, []Instant{rec.Begin, rec.End}
 	for _, h := range rec.holds {
 		if h.lost {
 			lost++
@@ -128,56 +124,30 @@ func summarizeGrants(w io.Writer, rec *Record) (grants []Instant) {
 			revoked++
 		}
 	}
-	fmt.Fprintf(w, "grants: %d (%s), of which %d were lost; %d holders noticed a revocation request\n",
-		len(grants), counts(kinds), lost, revoked)
-	return grants
-}
-
-// summarizeAccesses returns how many writes were refused.
-func summarizeAccesses(w io.Writer, rec *Record) (refused int) {
-	writes := 0
-	for _, a := range rec.accesses {
-		if a.write {
-			writes++
-		}
-		if a.write && !a.accepted {
-			refused++
-		}
-	}
-	fmt.Fprintf(w, "registers: %d writes, of which fencing refused %d; %d reads\n", writes, refused, len(rec.accesses)-writes)
-	return refused
-}
-
-func summarizeFaults(w io.Writer, rec *Record) {
-	faults := map[string]int{}
-	for _, f := range rec.Faults {
-		name, _, _ := strings.Cut(f.Process, ":")
-		faults[name]++
-	}
-	fmt.Fprintf(w, "faults: %s\n", counts(faults))
-	var recoveries []time.Duration
-	for _, t := range rec.Healed {
-		recoveries = append(recoveries, rec.nextGrant(t).Since(t))
-	}
-	if len(recoveries) > 0 {
-		slices.Sort(recoveries)
-		fmt.Fprintf(w, "recoveries: %d, the next grant after %s (median), %s (longest)\n", len(recoveries),
-			recoveries[len(recoveries)/2].Round(time.Millisecond), slices.Max(recoveries).Round(time.Millisecond))
-	}
-}
-
-func longestGap(rec *Record, grants []Instant) (gap time.Duration) {
-	grants = append(grants, rec.Begin, rec.End)
+	say("grants: %d (%s), of which %d were lost; %d holders noticed a revocation request", len(grants)-2, kinds, lost, revoked)
 	slices.Sort(grants)
+	var gap time.Duration
 	for i, t := range grants[1:] {
 		if t <= rec.End {
 			gap = max(gap, t.Since(grants[i]))
 		}
 	}
-	return gap
+	say("longest time without any grant: %s", gap.Round(time.Millisecond))
 }
 
-func counts(m map[string]int) string {
+// spread describes durations, and sorts them.
+func spread(all []time.Duration) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	slices.Sort(all)
+	return fmt.Sprintf("%d, %s (median), %s (longest)", len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
+}
+
+// tally counts by name.
+type tally map[string]int
+
+func (m tally) String() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		parts = append(parts, fmt.Sprintf("%s %d", key, m[key]))
