@@ -447,8 +447,11 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 
 // checkReentries finds holders who entered a lost lock again.
 func (r *Report) checkReentries(rec *Record, holds []*hold) {
+	lost := rec.losses()
 	for _, h := range holds {
-		if h.again && h.lost && h.end == h.begin && !rec.removedDuring(h, h.begin, h.end) {
+		x, ended := lost[h.order()]
+		after := ended && x.at == h.begin // without latency, both may happen in one instant
+		if h.again && h.lost && h.end == h.begin && !after && !rec.removedDuring(h, h.begin, h.end) {
 			r.violation(h.begin, "reentry: lock %q was granted again to a holder that had lost it: %s, %s", h.lock, h, rec.at(h.begin))
 		}
 	}
