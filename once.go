@@ -199,14 +199,15 @@ func (j *jobRun) check(ctx context.Context, s *session) error {
 
 // run calls fn under the lock, if there is no record, and records the end.
 func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) error) (err error) {
-	under := newHeldContext(ctx, l)
-	told := false // what became of the lock
+	var under *heldContext // nil if a method of ctx panics
+	told := false          // what became of the lock
 	defer func() {
 		unlocked := l.Unlock(ctx)
-		if !told {
+		if !told && under != nil {
 			err = under.done(err, unlocked)
 		}
 	}()
+	under = newHeldContext(ctx, l)
 	// On the session of the lock, which has seen what happened before the grant.
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
 		var token int64

@@ -218,12 +218,18 @@ func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context)
 
 // do calls fn under the locks and unlocks them.
 func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) (err error) {
-	inner := ctx
+	inner, began := ctx, false
+	defer func() {
+		for i := 0; !began && i < len(locks); i++ { // a method of ctx panics
+			_ = locks[i].Unlock(canceled)
+		}
+	}()
 	for _, l := range locks {
 		under := newHeldContext(inner, l)
 		inner = under
 		defer func() { err = under.done(err, l.Unlock(ctx)) }() // unlocks each lock, whatever panics
 	}
+	began = true
 	return apart(fn(inner))
 }
 

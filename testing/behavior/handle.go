@@ -5,6 +5,7 @@ package behavior
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -194,9 +195,31 @@ func doThatPanicsOrFails(b *bench) {
 		b.isFree(a)
 		require.Equal(b, errWork, do(b.ctx, a, func(context.Context) error { return errWork }))
 		b.isFree(a)
+		for calls, called := int64(1), false; !called; calls++ { // and if a method of its context panics before
+			ctx := panickingContext{b.ctx, new(atomic.Int64)}
+			ctx.left.Store(calls)
+			func() {
+				defer func() { _ = recover() }()
+				_ = do(ctx, a, func(context.Context) error { called = true; ctx.left.Store(0); return nil })
+			}()
+			b.isFree(a)
+		}
 	}
 	b.close(h)
 	require.Zero(b, p.Stats().InUse)
+}
+
+// panickingContext is a context whose Done panics once, after some calls.
+type panickingContext struct {
+	context.Context
+	left *atomic.Int64
+}
+
+func (c panickingContext) Done() <-chan struct{} {
+	if c.left.Add(-1) == 0 {
+		panic("user code")
+	}
+	return c.Context.Done()
 }
 
 func nilFunctionsAndOptions(b *bench) {
