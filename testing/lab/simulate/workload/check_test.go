@@ -194,7 +194,7 @@ func TestChecks(t *testing.T) {
 		"one after the other":                           clean(held("x", 1, 0, 10), held("y", 2, 10, 20), held("x", 0, 30, 40), held("x", 3, 50, 60)),
 		"two locks":                                     clean(held("x", 7, 0, 10), &hold{process: "y", lock: "b", token: 2, begin: at(5), end: at(8)}),
 		"reentry":                                       clean(&hold{process: "x", lock: "a", token: 4, reentries: []int64{4, 4}, begin: at(0), end: at(9)}),
-		"lost as it is entered again":                   clean(lost(held("x", 1<<10, 0, 10)), again(held("x", 1<<10, 10, 10)), []SessionEnd{{At: at(10), Orders: []int64{1}}}),
+		"lost as it is entered again":                   clean(lost(held("x", 1<<10, 0, 10)), again(held("x", 1<<10|1, 10, 10)), []SessionEnd{{At: at(10), Orders: []int64{1}}}),
 		"write is fenced":                               clean(wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), wrote("x", 1, 13, false, 4, 5), read("x", 2, 12, 6, 7)),
 		"writes overlap":                                clean(wrote("x", 1, 11, true, 0, 9), wrote("y", 2, 12, true, 0, 9), read("z", 1, 11, 1, 8)),
 		"job runs again if it fails":                    clean(ran("x", 1, "timeout", at(1), 0, 9), ran("y", 1, "lock_lost", at(10), 0, 19), ran("z", 1, "", at(20), 0, 29), ran("x", 1, done, Never, 30, 39)),
