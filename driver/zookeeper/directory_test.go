@@ -1,14 +1,18 @@
 package zookeeper_test
 
+// This file has tests of the directories of queues: how they come and go.
+
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -182,51 +186,30 @@ func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	require.Equal(t, []string{"other"}, b.Children("x/a"))
 }
 
-func TestServerRemovesEmptyQueues(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t, zktest.ContainerInterval(300*time.Millisecond))
-	b := locktest.NewOn(t, own)
-	p := b.Pool()
-	for range 3 { // it is created again
-		b.Unlock(b.Lock(p, "a/b"))
-		b.Until(func() bool {
-			exists, _, err := b.Admin.Exists(b.Chroot)
-			require.NoError(t, err)
-			return !exists
-		}, "the queue and its parents are removed")
-	}
-}
-
 func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
 	b := locktest.NewOn(t, own)
 	p, other := b.Pool(), b.Pool()
-	inside := make(chan struct{}, 1)
-	done := make(chan struct{})
+	var inside atomic.Int32
+	var all sync.WaitGroup
 	for _, pool := range []*lockpool.Pool{p, other} {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		all.Go(func() {
 			for range 300 {
-				l, err := pool.Lock(b.Ctx, "a/b")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				select {
-				case inside <- struct{}{}:
-				default:
-					t.Error("two holders")
-				}
-				<-inside
-				if err := l.Unlock(b.Ctx); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, pool.Do(b.Ctx, "a/b", func(context.Context) error {
+					assert.EqualValues(t, 1, inside.Add(1), "holders")
+					inside.Add(-1)
+					return nil
+				}))
 			}
-		}()
+		})
 	}
-	<-done
-	<-done
+	all.Wait()
+	b.Until(func() bool {
+		exists, _, err := b.Admin.Exists(b.Chroot)
+		require.NoError(t, err)
+		return !exists
+	}, "the queue and its parents are removed")
 }
 
 // requestsFor returns how many requests arrive at the server while do runs, other than
@@ -299,29 +282,6 @@ func TestQueueThatAppearsIsNotNew(t *testing.T) {
 	require.Len(t, b.Children("a"), 1)
 	require.NoError(t, own.Delete(b.Chroot+"/a/lock-0000000000"))
 	b.Unlock(b.Lock(p, "a"))
-}
-
-// The connection is lost with the transaction, or with its reply.
-func TestNewQueueSurvivesALostConnection(t *testing.T) {
-	t.Parallel()
-	for name, cut := range map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			own := zktest.Start(t)
-			b := locktest.NewOn(t, own)
-			p, others := b.Pool(), b.Pool()
-			b.Unlock(b.Lock(p, "chroot"))
-			lost := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}}, Do: cut})
-			l := b.Lock(p, "a")
-			require.NoError(t, lost.Wait(b.Ctx))
-			require.Len(t, b.Children("a"), 1)
-			_, err := others.TryLock(b.Ctx, "a")
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-			b.Unlock(l)
-			require.Empty(t, b.Children("a"))
-			b.Unlock(b.Lock(others, "a"))
-		})
-	}
 }
 
 // A server before 3.5 knows no containers, in a transaction or on their own.

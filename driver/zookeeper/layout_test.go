@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has tests of the names of contenders of all clients.
+
 import (
 	"math"
 	"math/rand/v2"
@@ -63,35 +65,6 @@ func TestQueueIsOrderedByNumberNotByName(t *testing.T) {
 
 const guid = "01234567-89ab-cdef-0123-456789abcdef"
 
-// childrenFor returns the names that the server gives to the nodes of a contender.
-func childrenFor(endings []string, seq int64) (children []string) {
-	for i, ending := range endings {
-		children = append(children, namePrefix(guid, ending)+formatSeq(seq+int64(i)))
-	}
-	return children
-}
-
-func TestNodesOfOneContenderAreMerged(t *testing.T) {
-	t.Parallel()
-	for name, layout := range layouts {
-		for _, kind := range []driver.Kind{driver.Exclusive, driver.Shared, driver.Permit} {
-			children := childrenFor(layout.endings(kind, 3, 5), 7)
-			queue := contendersOf(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
-			require.Len(t, queue, 4, "%s %v", name, children)
-			want := kind
-			if name == LayoutCuratorRW && kind == driver.Exclusive {
-				want = driver.Convertible
-			}
-			require.Equal(t, want, queue[1].Kind)
-			require.Equal(t, int64(7), queue[1].Seq)
-			require.Equal(t, children, nodeNames(queue[1]))
-			for _, child := range children {
-				require.True(t, hasGUID(child, guid))
-			}
-		}
-	}
-}
-
 // An alias without a first node is a contender of its own, and so is one whose number
 // is not the next.
 func TestNodesOfDifferentContendersAreNotMerged(t *testing.T) {
@@ -112,14 +85,4 @@ func TestNodesOfDifferentContendersAreNotMerged(t *testing.T) {
 		require.Len(t, contendersOf(children), 2, "%v", children)
 	}
 	require.Len(t, contendersOf([]string{first + formatSeq(7), alias + formatSeq(8), alias + formatSeq(9)}), 2)
-}
-
-func TestDowngradedNodeKeepsItsNumber(t *testing.T) {
-	t.Parallel()
-	for _, layout := range layouts {
-		before, after := contendersOf(childrenFor(layout.exclusive, 7)), contendersOf(childrenFor(layout.shared, 7))
-		require.Len(t, before, 1)
-		require.Equal(t, driver.Shared, after[0].Kind)
-		require.Equal(t, []driver.Node{layout.downgraded(before[0])}, after)
-	}
 }

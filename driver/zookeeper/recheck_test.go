@@ -1,11 +1,11 @@
 package zookeeper_test
 
+// This file has tests of waits whose events are lost.
+
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -153,18 +153,6 @@ func TestLostEventsAreNoticed(t *testing.T) {
 				require.Equal(h, int64(1), h.waiterRescues.n.Load())
 				h.until(func() bool { return strings.Contains(h.log.String(), "went unnoticed") })
 			},
-			"predecessor's end in a long queue": func(h *hiding) {
-				l := h.lockWatched("e")
-				for i := range 300 { // behind the waiter
-					_, err := h.admin.Create(fmt.Sprintf("/e/_c_6b9e5bfa-7d36-4c2e-8a3c-4b1f6f1f7d55-lock-%010d", 1_000_000+i), nil, 0, zk.WorldACL(zk.PermAll))
-					require.NoError(h, err)
-				}
-				done := h.wait("e")
-				h.hide(h.node("e", 0))
-				require.NoError(h, l.Unlock(h.ctx))
-				require.NoError(h, <-done)
-				require.Equal(h, int64(1), h.waiterRescues.n.Load())
-			},
 			"holder's end": func(h *hiding) {
 				l := h.lockWatched("b")
 				path := h.node("b", 0)
@@ -201,34 +189,6 @@ func TestLostEventsAreNoticed(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestRechecksFireNoWatchOnAnExistingNode(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	server := zktest.Start(t)
-	counted := new(rescues)
-	p, err := lockpool.Open("zookeeper", server.ConnectString(), lockpool.WithMeterProvider(counted))
-	require.NoError(t, err)
-	defer p.Close()
-	l, err := p.Lock(ctx, "long")
-	require.NoError(t, err)
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			for ctx.Err() == nil && counted.n.Load() == 0 {
-				if p.Do(ctx, "a", func(context.Context) error { time.Sleep(30 * time.Millisecond); return nil }) != nil {
-					return
-				}
-			}
-		})
-	}
-	time.Sleep(2 * time.Second) // several rounds of checks
-	require.NoError(t, l.Unlock(ctx))
-	cancel()
-	all.Wait()
-	require.Zero(t, counted.n.Load())
 }
 
 // way is one way to hold a lock, while work runs.

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file has tests of the records of finished runs.
+
 import (
 	"context"
 	"fmt"

@@ -1,12 +1,11 @@
 package zookeeper
 
+// This file has tests of the order in which the addresses of servers are tried.
+
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,50 +16,25 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// nameServer is a DNS server that gives every name the same IPv4 addresses.
-func nameServer(t *testing.T, addresses ...string) *net.Resolver {
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() { // ends with conn
-		query := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(query)
-			if err != nil {
-				return
-			}
-			end := 12
-			for query[end] != 0 { // the labels of the name
-				end += int(query[end]) + 1
-			}
-			end += 5
-			isA := n >= end && binary.BigEndian.Uint16(query[end-4:]) == 1
-			answer := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, query[12:end]...)
-			if isA {
-				answer[7] = byte(len(addresses))
-				for _, a := range addresses {
-					answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-					answer = append(answer, net.ParseIP(a).To4()...)
-				}
-			}
-			_, _ = conn.WriteTo(answer, from)
+// lookup is the name service of a test.
+type lookup = func(ctx context.Context, host string) ([]net.IPAddr, error)
+
+// addresses gives every name the same addresses.
+func addresses(ips ...string) lookup {
+	return func(context.Context, string) (all []net.IPAddr, _ error) {
+		for _, ip := range ips {
+			all = append(all, net.IPAddr{IP: net.ParseIP(ip)})
 		}
-	})
-	t.Cleanup(func() {
-		conn.Close()
-		serving.Wait()
-	})
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
+		return all, nil
+	}
 }
 
-// connectByName opens a session on the server zookeeper.test, and closes it at the
-// end of the test.
-func connectByName(t *testing.T, names *net.Resolver, port string, timeout time.Duration) (context.Context, driver.Session) {
-	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: timeout})
+// connectByName opens a session on the server zookeeper.test. The session is closed when the
+// test ends.
+func connectByName(t *testing.T, names lookup, port string) (context.Context, driver.Session) {
+	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
 	require.NoError(t, err)
-	c.lookup = names.LookupIPAddr
+	c.lookup = names
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	s, err := c.Connect(ctx)
@@ -72,94 +46,72 @@ func connectByName(t *testing.T, names *net.Resolver, port string, timeout time.
 	return ctx, s
 }
 
-// listen returns a listener at the address, and its port.
-func listen(t *testing.T, addr string) (l net.Listener, port string) {
-	l, err := net.Listen("tcp", addr)
-	require.NoError(t, err)
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return l, port
-}
-
-// If one address of a name accepts the connection and stays silent, the client tries
-// the next.
-func TestEveryAddressOfANameIsTried(t *testing.T) {
+// An address that is silent, from the handshake on or after the handshake, is tried after
+// the other addresses of the name, even if the address was the last that worked.
+func TestSilentAddressIsTriedLast(t *testing.T) {
 	t.Parallel()
-	silent, port := listen(t, "127.0.0.2:0")
-	var heard atomic.Int32
-	var serving sync.WaitGroup
-	serving.Go(func() { // ends with silent
-		for {
-			conn, err := silent.Accept()
-			if err != nil {
-				return
-			}
-			heard.Add(1)
-			serving.Go(func() { // ends with the connection
-				_, _ = io.Copy(io.Discard, conn)
-				conn.Close()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		silent.Close()
-		serving.Wait()
-	})
-	server := zktest.Start(t)
-	proxy := zktest.StartProxy(t, server.Addr())
-	working, _ := listen(t, "127.0.0.3:"+port)
-	proxy.Serve(working)
-
-	ctx, s := connectByName(t, nameServer(t, "127.0.0.2", "127.0.0.3"), port, 8*time.Second)
-	require.EqualValues(t, 1, heard.Load())
-	proxy.Cut(zktest.Selector{})
-	require.NoError(t, s.Ping(ctx))
-	require.NoError(t, s.Err())
-	require.EqualValues(t, 1, heard.Load(), "the other address had worked")
-}
-
-// If the name server fails, a session reconnects to the address that last worked.
-func TestSessionReconnectsWithoutNameServer(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]func(context.Context) error{
-		"refused": func(context.Context) error { return errors.New("no name server") },
-		"silent":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-	} {
+	for name, handshake := range map[string]bool{"from the handshake on": true, "after the handshake": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := zktest.Start(t)
-			proxy := zktest.StartProxy(t, server.Addr())
+			silent, other := zktest.StartProxy(t, server.Addr()), zktest.StartProxy(t, server.Addr())
+			first, err := net.Listen("tcp", "127.0.0.2:0")
+			require.NoError(t, err)
+			silent.Serve(first)
+			_, port, _ := net.SplitHostPort(first.Addr().String())
+			second, err := net.Listen("tcp", "127.0.0.3:"+port)
+			require.NoError(t, err)
+			other.Serve(second)
+			var tries atomic.Int32
+			silence := func() {
+				silent.Inject(zktest.Rule{
+					Match: zktest.Match{Where: func(r zktest.Request) bool {
+						if r.Op == zktest.OpConnect {
+							tries.Add(1)
+						}
+						return handshake || r.Op != zktest.OpConnect
+					}},
+					Times: zktest.Always, Do: zktest.Freeze(),
+				})
+			}
+			if handshake {
+				silence()
+			}
+			ctx, s := connectByName(t, addresses("127.0.0.2", "127.0.0.3"), port)
+			if handshake {
+				require.EqualValues(t, 1, tries.Load())
+				other.Cut(zktest.Selector{})
+			} else {
+				silence()
+			}
+			require.NoError(t, s.Ping(ctx))
+			require.NoError(t, s.Err())
+			require.LessOrEqual(t, tries.Load(), int32(1), "the other address had worked")
+		})
+	}
+}
+
+// If the name service fails, a session reconnects to the address that last worked.
+func TestSessionReconnectsWithoutNameServer(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]lookup{
+		"refused": func(context.Context, string) ([]net.IPAddr, error) { return nil, errors.New("no name server") },
+		"silent":  func(ctx context.Context, _ string) ([]net.IPAddr, error) { <-ctx.Done(); return nil, ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := zktest.StartProxy(t, zktest.Start(t).Addr())
 			_, port, _ := net.SplitHostPort(proxy.Addr())
-			names := nameServer(t, "127.0.0.1")
 			var gone atomic.Bool
-			failing := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, s := connectByName(t, func(ctx context.Context, host string) ([]net.IPAddr, error) {
 				if gone.Load() {
-					return nil, fail(ctx)
+					return fail(ctx, host)
 				}
-				return names.Dial(ctx, network, address)
-			}}
-			ctx, s := connectByName(t, failing, port, 4*time.Second)
+				return addresses("127.0.0.1")(ctx, host)
+			}, port)
 			gone.Store(true)
 			proxy.Cut(zktest.Selector{})
 			require.NoError(t, s.Ping(ctx))
 		})
 	}
-}
-
-// An address that completes the handshake and then falls silent is tried after the
-// name's other addresses, although it was the last that worked.
-func TestAddressThatFellSilentIsTriedLast(t *testing.T) {
-	t.Parallel()
-	server := zktest.Start(t)
-	silent, other := zktest.StartProxy(t, server.Addr()), zktest.StartProxy(t, server.Addr())
-	first, port := listen(t, "127.0.0.2:0")
-	silent.Serve(first)
-	second, _ := listen(t, "127.0.0.3:"+port)
-	other.Serve(second)
-
-	ctx, s := connectByName(t, nameServer(t, "127.0.0.2", "127.0.0.3"), port, 4*time.Second)
-	silent.Inject(zktest.Rule{
-		Match: zktest.Match{Where: func(r zktest.Request) bool { return r.Op != zktest.OpConnect }},
-		Times: zktest.Always, Do: zktest.Freeze(),
-	})
-	require.NoError(t, s.Ping(ctx))
 }

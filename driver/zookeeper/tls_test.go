@@ -1,17 +1,13 @@
 package zookeeper_test
 
+// This file has tests of encrypted connections.
+
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
 	"log"
-	"math/big"
-	"net"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -23,44 +19,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	b := locktest.New(t)
-	// The embedded server has no TLS, so the proxy ends the encryption.
-	zktest.StartProxy(t, b.Addr).Serve(tls.NewListener(l, &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
-	}))
-	roots := x509.NewCertPool()
-	root, err := x509.ParseCertificate(certificate)
-	require.NoError(t, err)
-	roots.AddCert(root)
-	cfg := b.Config()
-	cfg.Servers = []string{"localhost:" + port}
-	cfg.TLS = &tls.Config{RootCAs: roots}
-	p := b.PoolWith(cfg)
-	held := b.Lock(p, "a")
-	require.Len(t, b.Children("a"), 1)
-	b.Unlock(held)
-
-	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	_, err = b.PoolWith(cfg).Lock(locktest.Timeout(t, time.Second), "a")
-	require.ErrorContains(t, err, "certificate", "the error names the certificate")
-	require.NotErrorIs(t, err, context.DeadlineExceeded, "at once")
-}
 
 // A real server's TLS, with and without client certificates.
 func TestTLSOfARealServer(t *testing.T) {
@@ -92,13 +50,14 @@ func TestTLSOfARealServer(t *testing.T) {
 
 			strange := cfg
 			strange.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-			_, err := b.PoolWith(strange).Lock(locktest.Timeout(t, time.Second), "a")
+			_, err := b.PoolWith(strange).Lock(b.Ctx, "a")
 			require.ErrorContains(t, err, "certificate signed by unknown authority")
+			require.NotErrorIs(t, err, context.DeadlineExceeded, "at once")
 			if auth == tls.RequireAndVerifyClientCert {
 				unknown := cfg
 				unknown.TLS = own.ClientTLS()
 				unknown.TLS.Certificates = nil
-				_, err := b.PoolWith(unknown).Lock(locktest.Timeout(t, time.Second), "a")
+				_, err := b.PoolWith(unknown).Lock(b.Ctx, "a")
 				require.ErrorContains(t, err, "TLS: ")
 				require.ErrorContains(t, err, "certificate", "the error names the missing certificate")
 			}
