@@ -141,6 +141,13 @@ func (b *bench) isHeld(name string, opts ...lockpool.LockOption) {
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 }
 
+// isFull requires that n more permits are not free.
+func (b *bench) isFull(s *lockpool.Semaphore, n int) {
+	b.Helper()
+	_, err := s.Acquire(b.ctx, n, lockpool.WaitAtMost(0))
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+}
+
 // contenders returns what another process sees of a lock.
 func (b *bench) contenders(name string) []lockpool.Contender {
 	b.Helper()

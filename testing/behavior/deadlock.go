@@ -379,43 +379,32 @@ func deadlockOfMixedKindsInOnePool(b *bench) {
 	}
 }
 
-// A cycle may close without a new call: at the turn of a wait for permits. The victim is
-// nevertheless the last call to ask.
-func deadlockThatAGuardClosesLate(b *bench) {
-	parties, s, x := b.parties(3), b.name("s"), b.name("x")
-	one, two, visitor := parties[0], parties[1], parties[2]
+// guardClosesLate closes a cycle without a new call: when the guard in front of a wait for permits
+// leaves. The visitors ask for permits first, and hold nothing. The victim is the last call to
+// ask.
+func (b *bench) guardClosesLate(permits int, visitors ...int) {
+	parties, s, x := b.parties(2+len(visitors)), b.name("s"), b.name("x")
+	one, two := parties[0], parties[1]
 	b.holds(one, permitsOf(1, 3), s)
 	others := b.acquire(b.pool().Semaphore(s, 3), 2)
 	b.holds(two, exclusively, x)
-	b.asks(visitor, permitsOf(1, 3), s)
-	b.queued(s, 3)
-	b.asks(two, permitsOf(3, 3), s)
-	b.queued(s, 4)
-	b.asks(one, exclusively, x)
-	time.Sleep(2 * looks) // time for a look
-	b.unlock(others)
-	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
-}
-
-// The wait with the turn may hold nothing. Then the victim is a call that asked long
-// before.
-func deadlockThatAnotherGuardClosesLate(b *bench) {
-	parties, s, x := b.parties(4), b.name("s"), b.name("x")
-	one, two, first, second := parties[0], parties[1], parties[2], parties[3]
-	b.holds(one, permitsOf(1, 3), s)
-	others := b.acquire(b.pool().Semaphore(s, 3), 2)
-	b.holds(two, exclusively, x)
-	b.asks(first, permitsOf(1, 3), s)
-	b.queued(s, 3)
-	b.asks(second, permitsOf(3, 3), s)
-	b.queued(s, 4)
-	b.asks(two, permitsOf(1, 3), s)
-	b.queued(s, 5)
+	for i, n := range visitors {
+		b.asks(parties[2+i], permitsOf(n, 3), s)
+		b.queued(s, 3+i)
+	}
+	b.asks(two, permitsOf(permits, 3), s)
+	b.queued(s, 3+len(visitors))
 	b.asks(one, exclusively, x)
 	time.Sleep(2 * looks) // time for a look
 	b.unlock(others)
 	require.Equal(b, []*party{one}, b.victims(parties...))
 }
+
+func deadlockThatAGuardClosesLate(b *bench) { b.guardClosesLate(3, 1) }
+
+// The wait with the turn may hold nothing. Then the victim is a call that asked long
+// before.
+func deadlockThatAnotherGuardClosesLate(b *bench) { b.guardClosesLate(1, 1, 3) }
 
 // A victim trying again is older than callers that asked after the first try, with a handle
 // of its own and, by the goroutine, without.

@@ -655,11 +655,16 @@ func errorOfElectNamesTheLeader(b *bench) {
 	}
 }
 
-func electEndsWithItsPool(b *bench) {
-	for what, end := range map[string]func(p *lockpool.Pool) error{
+// ends are the ways to end a pool.
+func (b *bench) ends() map[string]func(*lockpool.Pool) error {
+	return map[string]func(*lockpool.Pool) error{
 		"Close":    (*lockpool.Pool).Close,
 		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.ctx) },
-	} {
+	}
+}
+
+func electEndsWithItsPool(b *bench) {
+	for what, end := range b.ends() {
 		leads, waits, pauses, a := b.pool(), b.pool(), b.pool(), b.name(what)
 		pausing := b.stand(pauses, a)
 		pausing.leads().end <- errWork
@@ -942,10 +947,7 @@ func observerIsToldOfSilence(b *bench) {
 }
 
 func observeEnds(b *bench) {
-	for what, end := range map[string]func(p *lockpool.Pool) error{
-		"Close":    (*lockpool.Pool).Close,
-		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.ctx) },
-	} {
+	for what, end := range b.ends() {
 		p, a := b.pool(), b.name("a")
 		o := b.observe(p, a)
 		o.sees("")

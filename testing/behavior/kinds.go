@@ -217,12 +217,10 @@ func semaphoreGrantsUpToItsLimit(b *bench) {
 	for i := range 3 {
 		held = append(held, b.acquire([]*lockpool.Pool{p, others}[i%2].Semaphore(s, 3), 1))
 	}
-	_, err := others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
-	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.isFull(others.Semaphore(s, 3), 1)
 	fourth := b.startAcquire(p.Semaphore(s, 3), 1)
 	b.queued(s, 4)
-	_, err = others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
-	require.ErrorIs(b, err, lockpool.ErrLocked, "a caller waits")
+	b.isFull(others.Semaphore(s, 3), 1) // a caller waits
 	fourth.waits()
 	b.together(1, func(int) error { return held[1].Unlock(b.ctx) }) // on another goroutine
 	b.unlock(fourth.granted())
@@ -311,8 +309,7 @@ func permitsAreReentrant(b *bench) {
 	_, err = p.Lock(ctx, s)
 	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
 	own := b.acquire(sem, 1) // the context carries no holder
-	_, err = sem.Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
-	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.isFull(sem, 1)
 	b.unlock(own)
 	b.unlock(held)
 	require.NoError(b, inner.Verify(b.ctx))
@@ -397,23 +394,18 @@ func invalidAcquireIsRefused(b *bench) {
 // permits are held.
 func smallestStatedLimitCounts(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
-	full := func(sem *lockpool.Semaphore, n int) {
-		b.Helper()
-		_, err := sem.Acquire(b.ctx, n, lockpool.WaitAtMost(0))
-		require.ErrorIs(b, err, lockpool.ErrLocked)
-	}
 	three, five, two := p.Semaphore(s, 3), others.Semaphore(s, 5), others.Semaphore(s, 2)
 
 	// A deployment raises the limit: it is 3 until the last old holder releases.
 	old, held := b.acquire(three, 1), b.acquire(five, 2)
-	full(five, 1)
+	b.isFull(five, 1)
 	w := b.startAcquire(five, 1)
 	b.queued(s, 3)
 	b.unlock(old)
 	more := w.granted()
 	b.unlock(b.acquire(five, 2))
-	full(three, 1) // three permits are held
-	full(five, 3)
+	b.isFull(three, 1) // three permits are held
+	b.isFull(five, 3)
 
 	// A deployment lowers the limit: a caller stating 2 waits until 2 suffice, and then
 	// this limit counts for the others.
@@ -421,11 +413,11 @@ func smallestStatedLimitCounts(b *bench) {
 	b.queued(s, 3)
 	b.unlock(more)
 	lower.waits()
-	full(five, 1) // a caller waits
+	b.isFull(five, 1) // a caller waits
 	b.unlock(held)
 	low := lower.granted()
 	last := b.acquire(five, 1)
-	full(five, 1)
+	b.isFull(five, 1)
 	b.unlock(low)
 	b.unlock(b.acquire(five, 4))
 	b.unlock(last)
@@ -481,8 +473,7 @@ func limitCanBeSetWhileInUse(b *bench) {
 
 	three := b.startAcquire(sem, 3) // more than the limit
 	b.waiting(p, 1)
-	_, err := same.Acquire(b.ctx, 3, lockpool.WaitAtMost(0))
-	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.isFull(same, 3)
 	b.unlock(first)
 	b.unlock(got)
 	three.waits()
@@ -506,19 +497,14 @@ func limitCanBeSetWhileInUse(b *bench) {
 func setLimitCountsBesideStatedLimits(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	set, stated := p.Semaphore(s, 0), others.Semaphore(s, 2)
-	full := func(sem *lockpool.Semaphore, n int) {
-		b.Helper()
-		_, err := sem.Acquire(b.ctx, n, lockpool.WaitAtMost(0))
-		require.ErrorIs(b, err, lockpool.ErrLocked)
-	}
 	held := b.acquire(stated, 1)
 	require.NoError(b, set.SetLimit(b.ctx, 5))
-	full(set, 2)
+	b.isFull(set, 2)
 	b.unlock(b.acquire(set, 1))
 	b.unlock(held)
-	full(others.Semaphore(s, 9), 6)
+	b.isFull(others.Semaphore(s, 9), 6)
 	held = b.acquire(set, 4)
-	full(stated, 1)
+	b.isFull(stated, 1)
 	b.unlock(held)
 
 	// The limit also counts for a waiting caller with another limit.
