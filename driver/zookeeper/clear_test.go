@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file has tests of the removal of old records.
+
 import (
 	"context"
 	"fmt"
@@ -70,12 +72,12 @@ func TestClearingWhenTheServersClockIsWrong(t *testing.T) {
 func TestManyRecordsOfAName(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	const most, keep = 20_000, 200 * time.Millisecond
+	const most, keep = 5_000, 200 * time.Millisecond
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	b.Ctx = t.Context() // it takes long beside other tests
 	cfg := b.Config()
-	cfg.MaxPacket = 64 << 10 // a directory with all of them takes 20 times that
+	cfg.MaxPacket = 16 << 10 // a directory with all of them takes 20 times that
 	session, err := connector(t, cfg).Connect(b.Ctx)
 	require.NoError(t, err)
 	joined, err := session.Join(b.Ctx, "a", driver.Request{Kind: driver.Exclusive})
@@ -108,6 +110,6 @@ func TestManyRecordsOfAName(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, calls, 10, "no call does all the work")
+	require.Greater(t, calls, 2, "no call does all the work")
 	require.NoError(t, session.Close(b.Ctx))
 }

@@ -1,7 +1,10 @@
 package zookeeper_test
 
+// This file has tests of rights, credentials and secrets.
+
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -101,6 +104,11 @@ func TestPasswordIsNeverPrinted(t *testing.T) {
 			require.NotContains(t, text, fmt.Sprintf("%x", "s3cret"), verb)
 		}
 	}
+	text, err := json.Marshal(map[string]any{"a": cfg, "b": &cfg, "c": cfg.Digest})
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "s3cret")
+	require.Equal(t, "lockpool:(hidden)", fmt.Sprint(cfg.Digest))
+	require.Empty(t, fmt.Sprint(zookeeper.Digest{}))
 	require.NoError(t, p.Close())
 	require.NotEmpty(t, log.String())
 	require.NotContains(t, log.String(), "s3cret")

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file has tests of numbers that do not tell the order.
+
 import (
 	"fmt"
 	"log/slog"
@@ -59,24 +61,6 @@ func TestTieIsAnErrorAndNeverAGrant(t *testing.T) {
 		require.NoError(t, b.Admin.Delete(twin, -1))
 		b.Unlock(b.Lock(p, "a"))
 	}
-}
-
-// All clients sort negative numbers first, so a contender that has one may hold the
-// lock.
-func TestContenderWithANegativeNumberIsAwaited(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	b.Unlock(b.Lock(p, "a"))
-	strange := b.Chroot + "/a/x-lock--2147483648"
-	_, err := b.Admin.Create(strange, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-	_, err = p.TryLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.Enqueue(p, "a", 2)
-	w.StillWaits()
-	require.NoError(t, b.Admin.Delete(strange, -1))
-	b.Unlock(w.Granted())
 }
 
 func TestNearlyExhaustedSequenceIsLoggedOnce(t *testing.T) {
