@@ -55,6 +55,8 @@ type Claim struct {
 	// Keep, if not nil, is called when the claim fails because the context has ended. If
 	// Keep returns true, the node stays in the queue for another claim.
 	Keep func(driver.Node) bool
+
+	contender contender
 }
 
 // Observer is notified of the progress of a claim, on the claiming goroutine.
@@ -108,7 +110,8 @@ func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	x := contender{claim: c, view: c.Views.open(c.Queue)}
+	x := &c.contender // here, it costs no allocation
+	*x = contender{claim: c, view: c.Views.open(c.Queue)}
 	defer c.Views.close(c.Queue, x.view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
@@ -134,10 +137,12 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 	}()
 	next, err := x.join(joined)
 	for err == nil && next != holds {
-		if next == lists {
-			next, err = c.list(ctx, x.list)
+		if next == waits {
+			next, err = blocked(ctx, x)
+		} else if queue, failed := c.Session.List(ctx, c.Queue); failed != nil {
+			err = failed
 		} else {
-			next, err = blocked(ctx, &x)
+			next, err = x.list(queue)
 		}
 	}
 	if err != nil {
@@ -145,15 +150,6 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 	}
 	granted = true
 	return joined.Node, nil
-}
-
-// list lists the queue, for a decision.
-func (c *Claim) list(ctx context.Context, decide func(queue []driver.Node) (step, error)) (step, error) {
-	queue, err := c.Session.List(ctx, c.Queue)
-	if err != nil {
-		return 0, err
-	}
-	return decide(queue)
 }
 
 // wait waits until the lock is granted, or until the queue must be listed again.
@@ -199,12 +195,17 @@ func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
 		isThere := func() bool { return own[0].Fired() == 0 }
 		next := x.fired(events, isThere)
 		if next == looks {
-			next, err = c.list(ctx, func(queue []driver.Node) (step, error) {
-				return x.look(queue, c.fired(watches, events, len(own)), isThere)
-			})
+			queue, err := c.Session.List(ctx, c.Queue)
+			if err != nil {
+				return 0, err
+			}
+			next, err = x.look(queue, c.fired(watches, events, len(own)), isThere)
+			if err != nil {
+				return 0, err
+			}
 		}
-		if err != nil || next != waits {
-			return next, err
+		if next != waits {
+			return next, nil
 		}
 	}
 }

@@ -61,6 +61,11 @@ func (ws *watches) at(path string) *watch {
 func (ws *watches) remove(w *watch) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	ws.forget(w)
+}
+
+// forget is remove, called with mu held.
+func (ws *watches) forget(w *watch) {
 	for _, path := range w.paths {
 		if ws.byPath[path] == w {
 			delete(ws.byPath, path)
@@ -114,7 +119,7 @@ func (s *session) fire(path string, e driver.Event) {
 	w := s.watches.at(path)
 	switch {
 	case w == nil:
-	case e != driver.Deleted || !w.own:
+	case e != driver.Deleted || !w.own && w.isArmed(): // before that, an event is a replaced watch's
 		s.fireWatch(w, e)
 	case !s.watches.isLeaving(w):
 		s.fireWatch(w, driver.Missing)
@@ -201,6 +206,7 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 	noted := func(q *request) { s.noteRead(w, q) }
 	for _, path := range paths {
 		if old := s.watches.byPath[path]; old != nil {
+			s.watches.forget(old)
 			partial = append(partial, old)
 		}
 		s.watches.byPath[path] = w

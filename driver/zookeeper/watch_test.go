@@ -3,8 +3,10 @@ package zookeeper
 // This file has tests of watches on contenders of several nodes.
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,4 +51,56 @@ func TestWatchOnOneNodeDoesNotStandForTwo(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A watch that another one replaces in part stands for nothing any longer. A stranger's node
+// with the GUID of a contender makes two contenders with one node in common.
+func TestReplacedWatchIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		s := open(t, server, Config{Layout: LayoutKazoo})
+		node := join(t, s, "a").Node
+		watch := func(node driver.Node) *driver.Watch {
+			watches, err := s.Watch(t.Context(), "a", node)
+			require.NoError(t, err)
+			return watches[0]
+		}
+		first := watch(node)
+		require.NoError(t, server.Create("/a/"+strings.Replace(nodeNames(node)[0], "lock-", "__READ__", 1), nil))
+		seen, err := s.List(t.Context(), "a")
+		require.NoError(t, err)
+		for _, n := range seen {
+			watch(n)
+		}
+		require.Equal(t, driver.Interrupted, first.Fired())
+		again := watch(node)
+		time.Sleep(time.Minute)
+		require.Zero(t, again.Fired())
+	})
+}
+
+// An event before the answers to a watch on an own node was meant for the replaced watch. The
+// session has not removed the node, so the watch does not say so.
+func TestEventForAReplacedWatchIsNoProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		s := open(t, server, Config{Layout: LayoutKazoo})
+		node := join(t, s, "a").Node
+		names := nodeNames(node)
+		require.NoError(t, server.Delete("/a/"+names[0]))
+		_, err := s.Watch(t.Context(), "a", driver.Node{Kind: driver.Exclusive, Name: names[1]})
+		require.NoError(t, err)
+		server.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/a/"}, Do: zktest.DelayApply(time.Second)})
+		told := make(chan driver.Event)
+		go func() {
+			watches, err := s.Watch(t.Context(), "a", node)
+			if err != nil {
+				t.Error(err)
+			}
+			told <- watches[0].Fired()
+		}()
+		synctest.Wait()
+		require.NoError(t, server.Delete("/a/"+names[1]))
+		require.Equal(t, driver.Missing, <-told)
+	})
 }
