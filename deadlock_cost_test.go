@@ -133,6 +133,38 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 	})
 }
 
+// On a slow network, a cycle is found before the waits behind the cycle are read, lock by lock.
+func TestCycleIsFoundBeforeTheWaitsBehind(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		var parties []*party
+		for i := range 12 { // each waits for the one before, and the first for the last
+			p := &party{Handle: b.Handle(b.Pool())}
+			require.NoError(t, exclusively(b.Ctx, p.Handle, strconv.Itoa(i)))
+			parties = append(parties, p)
+		}
+		for i, p := range parties[:11] {
+			p.WaitFor(b.Ctx, exclusively, strconv.Itoa((i+11)%12))
+			b.AwaitQueue(strconv.Itoa((i+11)%12), 2)
+		}
+		time.Sleep(10 * time.Second)
+		b.Server.(*zktest.Server).Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond)})
+		last := parties[11]
+		began := time.Now()
+		last.WaitFor(b.Ctx, exclusively, "0")
+		<-last.Done
+		require.ErrorIs(t, last.Err, lockpool.ErrDeadlock)
+		require.Less(t, time.Since(began), 4*time.Second)
+		require.NoError(t, last.Handle.Close(b.Ctx))
+		for _, p := range parties[:11] {
+			<-p.Done
+			require.NoError(t, p.Err)
+			require.NoError(t, p.Handle.Close(b.Ctx))
+		}
+	})
+}
+
 // Callers that try again at once, of which one begins later than the others each time, all
 // get turns, for ten minutes.
 func TestVictimsThatTryAgainDoNotStarve(t *testing.T) {

@@ -174,11 +174,15 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 				w.looks.missing = true
 			}
 		}
+		if !seen[w.name] {
+			continue
+		}
+		// Far from the service, what is left to read would take seconds.
+		if c := victimOf(waitgraph.New(queues), w.ask); c != nil && (len(locks) == 0 || c.isCertain()) {
+			return c, nil
+		}
 	}
-	if !seen[w.name] {
-		return nil, nil
-	}
-	return victimOf(waitgraph.New(queues), w.ask), nil
+	return nil, nil
 }
 
 // begin begins a look. It returns the queues read by the last one.

@@ -4,6 +4,7 @@ package lockpool
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,13 @@ type cycle struct {
 	calls  []Party
 	own    driver.Located   // the node of the wait
 	others []driver.Located // as long as these exist, too, the cycle stands
+}
+
+// isCertain reports whether nothing unread can make another call the victim: each call on the
+// cycle holds what the call before waits for, and so may be the victim, and none waits for
+// permits, which other holders may release.
+func (c *cycle) isCertain() bool {
+	return !slices.ContainsFunc(c.calls, func(p Party) bool { return len(p.Holds) == 0 || p.Wait.Permits > 0 })
 }
 
 // leave makes the wait the victim of the cycle, if the cycle stands at the removal of the
