@@ -285,7 +285,10 @@ func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err err
 	p, t := j.pool, l.hold.tenancy
 	undecided := errors.Is(err, driver.ErrUndecided)
 	if wait.Err() != nil && errors.Is(err, wait.Err()) { // which would be taken for the function's error
-		err = lostWith(fmt.Errorf("no server has answered: %v", err))
+		if err = fmt.Errorf("no server has answered: %v", err); undecided {
+			err = fmt.Errorf("no server has answered: %w (%v)", driver.ErrUndecided, wait.Err())
+		}
+		err = lostWith(err)
 	}
 	switch {
 	case err == nil:

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -87,7 +88,10 @@ func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
 // No server answers any more.
 func TestOutcomeThatIsNotKnown(t *testing.T) {
 	locktest.Once(t)
-	for name, silent := range map[string]zktest.Direction{"carried out": zktest.Outbound, "perhaps not": zktest.Both} {
+	for name, c := range map[string]struct {
+		silent zktest.Direction
+		ends   time.Duration // the call's context: before or after the session
+	}{"carried out": {zktest.Outbound, 20 * time.Second}, "perhaps not": {zktest.Both, 20 * time.Second}, "on a session that lives": {zktest.Outbound, 0}} {
 		t.Run(name, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t)
@@ -95,12 +99,13 @@ func TestOutcomeThatIsNotKnown(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				began := time.Now()
 				err := finishing(b, ctx, func(zktest.Request) {
-					server.Partition(zktest.Selector{Host: "10.0.0.1"}, silent)
-					time.AfterFunc(20*time.Second, cancel)
+					server.Partition(zktest.Selector{Host: "10.0.0.1"}, c.silent)
+					time.AfterFunc(c.ends, cancel)
 				})
 				require.ErrorIs(t, err, lockpool.ErrLockLost)
+				require.ErrorIs(t, err, driver.ErrUndecided)
 				require.ErrorContains(t, err, "it is not known whether the run was recorded as finished")
-				require.WithinDuration(t, began.Add(25*time.Second), time.Now(), time.Second)
+				require.WithinDuration(t, began.Add(c.ends+5*time.Second), time.Now(), time.Second)
 				server.Heal()
 			})
 		})
@@ -128,6 +133,7 @@ func TestOutcomeThatIsNotKnownUnderALostLock(t *testing.T) {
 			return err
 		})
 		require.ErrorIs(t, err, lockpool.ErrLockLost)
+		require.ErrorIs(t, err, driver.ErrUndecided)
 		require.ErrorContains(t, err, "it is not known whether the run was recorded as finished")
 		require.WithinDuration(t, (<-lost).Add(5*time.Second), returned, time.Second)
 		server.Heal()
