@@ -55,8 +55,6 @@ type Claim struct {
 	// Keep, if not nil, is called when the claim fails because the context has ended. If
 	// Keep returns true, the node stays in the queue for another claim.
 	Keep func(driver.Node) bool
-
-	contender contender
 }
 
 // Observer is notified of the progress of a claim, on the claiming goroutine.
@@ -110,8 +108,7 @@ func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	x := &c.contender // here, it costs no allocation
-	*x = contender{claim: c, view: c.Views.open(c.Queue)}
+	x := &contender{claim: c, view: c.Views.open(c.Queue)}
 	defer c.Views.close(c.Queue, x.view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
