@@ -129,6 +129,9 @@ func (a *alarm) stop() {
 func (s *session) checkAlarms() {
 	s.alarms.mu.Lock()
 	defer s.alarms.mu.Unlock()
+	if len(s.alarms.set) == 0 { // the last one was stopped while the timer fired
+		return
+	}
 	lease := s.Lease()
 	for a := range s.alarms.set {
 		if lease-alarmTick <= a.ahead {
@@ -136,7 +139,7 @@ func (s *session) checkAlarms() {
 			a.ring()
 		}
 	}
-	if len(s.alarms.set) > 0 { // else the last one has rung, or was stopped while the timer fired
+	if len(s.alarms.set) > 0 { // else the last one has rung
 		s.alarms.timer.Reset(alarmTick - time.Duration(time.Now().UnixNano())%alarmTick)
 	}
 }

@@ -116,7 +116,8 @@ func runAll(m *testing.M) (code int) {
 	case "embedded":
 		shared, err = zktest.Run(context.Background())
 	case "real":
-		shared, err = zktest.RunReal(context.Background())
+		// Tests beside each other have more than 60 sessions, ZooKeeper's limit for one address.
+		shared, err = zktest.RunReal(context.Background(), zktest.Properties(map[string]string{"maxClientCnxns": "0"}))
 	default:
 		err = fmt.Errorf("-server must be embedded or real, not %q", *kind)
 	}
