@@ -79,8 +79,8 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 // A holder is cut off for longer than its session timeout, while another client waits. With
 // a lease the holder stops in time. Without one the campaign finds a violation: a client
 // may ignore the loss, or have too slow a clock for the lease ever to end. (A campaign
-// takes half a minute, so for permits and plain locks there are only the records of
-// check_test.go.)
+// takes half a minute, so for the other kinds there are only the records of check_test.go; a
+// writer may also have downgraded before the fault, and then nothing is wrong.)
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -90,10 +90,6 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 		{"with lease", func(*campaign.Options) {}, true},
 		{"ignoring losses", func(o *campaign.Options) { o.IgnoreLosses = true }, false},
 		{"with slow clocks", func(o *campaign.Options) { o.ClockRate = 0.1 }, false},
-		{"ignoring losses of readers and writers", func(o *campaign.Options) {
-			o.IgnoreLosses, o.Kinds = true, []string{workload.ReadWrite}
-			o.Reads = func(client int) float64 { return float64(100 * client) } // one client writes, the other reads
-		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // each has a separate ensemble, and mostly waits
