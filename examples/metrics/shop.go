@@ -182,7 +182,7 @@ func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) 
 		}
 	}
 	queue, err := s.orders.Queue(ctx, "orders/0")
-	if err != nil || len(queue.Contenders) == 0 {
+	if err != nil || len(queue.Contenders) == 0 || !queue.Contenders[0].Holds { // between two turns, the first waits in memory
 		return err
 	}
 	return s.orders.Break(ctx, "orders/0", queue.Contenders[0].Node)
