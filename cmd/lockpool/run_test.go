@@ -197,9 +197,9 @@ func TestOnce(t *testing.T) {
 		return s.run(code, append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
 	}
 	once(3, "monday", "exit 3") // a failed run is not done
-	stdout, stderr := once(0, "monday", "echo hi")
+	stdout, _ := once(0, "monday", "echo hi")
 	require.Equal(t, "hi\n", stdout)
-	stdout, stderr = once(115, "monday", "echo hi")
+	stdout, stderr := once(115, "monday", "echo hi")
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, `the run for "monday" finished at `)
 	_, stderr = once(0, "monday", "echo hi", "--quiet", "--exit-done", "0")
