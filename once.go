@@ -284,11 +284,11 @@ func (t *tenancy) recorder() driver.Recorder { return t.session.Session.(driver.
 func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err error) error {
 	p, t := j.pool, l.hold.tenancy
 	undecided := errors.Is(err, driver.ErrUndecided)
-	if wait.Err() != nil && errors.Is(err, wait.Err()) { // which would be taken for the function's error
-		if err = fmt.Errorf("no server has answered: %v", err); undecided {
-			err = fmt.Errorf("no server has answered: %w (%v)", driver.ErrUndecided, wait.Err())
-		}
-		err = lostWith(err)
+	switch ended := wait.Err() != nil && errors.Is(err, wait.Err()); { // wait's error would be taken for the function's
+	case ended && undecided:
+		err = lostWith(fmt.Errorf("no server has answered: %w (%v)", driver.ErrUndecided, wait.Err()))
+	case ended:
+		err = lostWith(fmt.Errorf("no server has answered: %v", err))
 	}
 	switch {
 	case err == nil:

@@ -5,6 +5,7 @@ package lockpool_test
 import (
 	"fmt"
 	"math"
+	"path"
 	"runtime"
 	"strings"
 	"testing"
@@ -39,9 +40,13 @@ func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 		b.Unlock(b.Acquire(p.Semaphore("s", 1), 1))
 		guard, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
+		second, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
 		began := time.Now()
 		_, err = p.Semaphore("s", 1).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.ErrorContains(t, err, path.Base(guard))
+		require.NoError(t, b.Admin.Delete(second, -1))
 		require.Less(t, time.Since(began), 5*time.Second)
 		got := make(chan error)
 		go func() {

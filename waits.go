@@ -1,6 +1,6 @@
 package lockpool
 
-// This file has Waits: who waits for whom, in all queues.
+// This file has Waits, the graph of the waits in all queues.
 
 import (
 	"context"

@@ -90,7 +90,7 @@ func TestWaitDeliversTheHolderIfWanted(t *testing.T) {
 			t.Parallel()
 			s, o := &fakeSession{queue: queue, leave: c.leave, err: c.err}, &fakeObserver{want: !c.unwanted}
 			claim := Claim{Session: s, Queue: "q", Kind: c.kind, Observer: o}
-			_, err := claim.wait(t.Context(), &contender{claim: &claim, view: newView(), head: queue[0], self: queue[3], awaited: queue[c.behind : c.behind+1]})
+			_, err := claim.wait(t.Context(), &state{claim: &claim, view: newView(), head: queue[0], self: queue[3], awaited: queue[c.behind : c.behind+1]})
 			require.NoError(t, err)
 			require.Equal(t, c.calls, s.calls)
 			require.Equal(t, c.holder, o.holder)

@@ -4,7 +4,7 @@ package recipe
 // they join, list and watch; leave, give up, crash, share their lock, and have their nodes
 // removed by strangers; connections break, and the server ends sessions before their
 // clients know. Requests reach the server late, and answers and events reach the client
-// late, both in their order. What a waiter does is decided by [contender], on views shared
+// late, both in their order. What a waiter does is decided by [state], on views shared
 // by a session's waiters.
 //
 // A grant must be true: the node has been at the head of the queue (for a reader: behind
@@ -101,7 +101,7 @@ type contenderState struct {
 	kind    driver.Kind
 	phase   phase
 	self    driver.Node
-	x       contender
+	x       state
 	joined  bool          // the answer to create was taken in
 	looks   bool          // the queue was listed, and the watches are kept
 	queue   []driver.Node // the answer to list, taken in when the contender goes on
@@ -117,17 +117,17 @@ type watchState struct {
 // decision is what the planted mistakes change.
 type decision struct {
 	rule     func(driver.Kind) Rule
-	join     func(*contender, driver.Joined) (step, error)
-	sees     func(x *contender, events []driver.Event) (holds bool) // changes events before x takes them in
-	ownGone  driver.Event                                           // what the driver makes of the removal of a session's node by others
-	watchOwn bool                                                   // a waiter watches the own node
-	gaps     bool                                                   // others may have joined between two contenders of a session
-	isThere  func(driver.Event) bool                                // whether the own node is there, by the event of the watch
+	join     func(*state, driver.Joined) (step, error)
+	sees     func(x *state, events []driver.Event) (holds bool) // changes events before x takes them in
+	ownGone  driver.Event                                       // what the driver makes of the removal of a session's node by others
+	watchOwn bool                                               // a waiter watches the own node
+	gaps     bool                                               // others may have joined between two contenders of a session
+	isThere  func(driver.Event) bool                            // whether the own node is there, by the event of the watch
 }
 
 var asBuilt = decision{
-	rule: RuleOf, join: (*contender).join, ownGone: driver.Missing, watchOwn: true,
-	sees:    func(*contender, []driver.Event) bool { return false },
+	rule: RuleOf, join: (*state).join, ownGone: driver.Missing, watchOwn: true,
+	sees:    func(*state, []driver.Event) bool { return false },
 	isThere: func(e driver.Event) bool { return e == 0 },
 }
 
@@ -136,7 +136,7 @@ func newWorld(faults int, sessions ...[]driver.Kind) *world {
 	for _, kinds := range sessions {
 		s := &sessionState{view: newView()}
 		for _, kind := range kinds {
-			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle, x: contender{view: s.view}})
+			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle, x: state{view: s.view}})
 		}
 		w.sessions = append(w.sessions, s)
 	}
@@ -731,7 +731,7 @@ func TestEveryInterleaving(t *testing.T) {
 // taking changes events before they are seen.
 func taking(event, as driver.Event) func(*decision) {
 	return func(d *decision) {
-		d.sees = func(x *contender, events []driver.Event) bool {
+		d.sees = func(x *state, events []driver.Event) bool {
 			for i := range x.awaited {
 				if events[i] == event {
 					events[i] = as
@@ -753,7 +753,7 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 		"the removal of a node of the same session is a proof": {together, func(d *decision) { d.ownGone = driver.Deleted }},
 		"others may have joined in between":                    {behind, func(d *decision) { d.gaps = true }},
 		"who joins is granted the lock without a look": {reading, func(d *decision) {
-			d.join = func(x *contender, j driver.Joined) (step, error) {
+			d.join = func(x *state, j driver.Joined) (step, error) {
 				next, err := x.join(j)
 				if next == lists && driver.Place(x.view.queue, x.self) >= 0 {
 					return x.list(x.view.queue)
@@ -774,10 +774,10 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 					return obstacles[max(0, len(obstacles)-1):]
 				}
 			}
-			d.sees = func(_ *contender, events []driver.Event) bool { return events[0] == driver.Deleted }
+			d.sees = func(_ *state, events []driver.Event) bool { return events[0] == driver.Deleted }
 		}},
 		"a writer's deletion is a proof": {downgrades, func(d *decision) {
-			d.sees = func(x *contender, events []driver.Event) bool {
+			d.sees = func(x *state, events []driver.Event) bool {
 				for i, n := range x.awaited {
 					if n.Kind == driver.Convertible && events[i] == driver.Deleted {
 						x.view.gone(n)

@@ -28,7 +28,7 @@ func (p *Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, er
 		if err != nil || created {
 			return node, err
 		}
-		if _, err = blocked(ctx, &contender{claim: &p.Claim, head: node, awaited: []driver.Node{node}, listed: true}); err != nil {
+		if _, err = blocked(ctx, &state{claim: &p.Claim, head: node, awaited: []driver.Node{node}, listed: true}); err != nil {
 			return driver.Node{}, err
 		}
 	}

@@ -97,9 +97,9 @@ func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 
 // onBlocked handles the blocking contenders, and returns what the claim does next: list the
 // queue, or hold the lock.
-type onBlocked func(context.Context, *contender) (step, error)
+type onBlocked func(context.Context, *state) (step, error)
 
-func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
+func (c *Claim) failBusy(_ context.Context, x *state) (step, error) {
 	if !x.listed {
 		return lists, nil // contenders in the view may be gone
 	}
@@ -108,7 +108,7 @@ func (c *Claim) failBusy(_ context.Context, x *contender) (step, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	x := &contender{claim: c, view: c.Views.open(c.Queue)}
+	x := &state{claim: c, view: c.Views.open(c.Queue)}
 	defer c.Views.close(c.Queue, x.view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
@@ -150,7 +150,7 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 }
 
 // wait waits until the lock is granted, or until the queue must be listed again.
-func (c *Claim) wait(ctx context.Context, x *contender) (step, error) {
+func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 	for behind := (driver.Node{}); ; {
 		watched := x.awaited
 		if x.self != (driver.Node{}) { // waiters for a plain lock have no node
@@ -225,7 +225,7 @@ func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) [
 // know, the holder. watches are on the awaited contenders, the last on the own node. The
 // watches are already set, so the request for the holder delays no event by more than a
 // round trip.
-func (c *Claim) observeWait(ctx context.Context, x *contender, watches []*driver.Watch) {
+func (c *Claim) observeWait(ctx context.Context, x *state, watches []*driver.Watch) {
 	if c.Observer == nil {
 		return
 	}

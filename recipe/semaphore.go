@@ -40,13 +40,14 @@ const (
 // Try is [Claim.Try]. It waits for contenders briefly holding the guard.
 func (s *Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	polls := 0
-	blocked := func(ctx context.Context, x *contender) (step, error) {
+	blocked := func(ctx context.Context, x *state) (step, error) {
 		limit, set, err := s.limitNow(ctx)
 		full := false
 		if err == nil && (set == nil || set.Fired() == 0) {
 			full, err = s.isFull(ctx, limit)
 		}
 		if polls++; full || err == nil && polls > maxGuardPolls {
+			x.awaited = []driver.Node{x.head} // the other guards wait for the first
 			return s.failBusy(ctx, x)
 		}
 		if err != nil {
@@ -219,7 +220,7 @@ func (s *Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch,
 		}
 		return driver.Node{}, above
 	}
-	return leases.acquire(ctx, func(ctx context.Context, x *contender) (step, error) {
+	return leases.acquire(ctx, func(ctx context.Context, x *state) (step, error) {
 		tooLow := slices.DeleteFunc(slices.Clone(x.awaited), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
 		if len(tooLow) == 0 {
 			return leases.wait(ctx, x)

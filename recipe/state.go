@@ -1,7 +1,7 @@
 package recipe
 
-// This file decides what a claim does next. The decisions send nothing, so that a test can
-// walk every interleaving of several contenders.
+// This file has the state of a claim, and the decisions what the claim does next. A decision
+// sends no request, so that a test can walk every interleaving of several contenders.
 
 import (
 	"fmt"
@@ -14,14 +14,14 @@ import (
 type step int
 
 const (
-	lists step = iota // the queue, for list
-	waits             // until watches on the awaited or on the own node fire, for fired
-	looks             // lists the queue and keeps the watches, for look
-	holds             // the lock
+	lists step = iota // list the queue, and call list
+	waits             // wait until a watch on an awaited contender or the own node fires, and call fired
+	looks             // list the queue, keep the watches, and call look
+	holds             // the lock is granted
 )
 
-// contender is what a claim knows between two requests.
-type contender struct {
+// state is what a claim knows between two requests.
+type state struct {
 	claim   *Claim
 	view    *View
 	self    driver.Node
@@ -31,7 +31,7 @@ type contender struct {
 }
 
 // join takes in the claim's node.
-func (x *contender) join(joined driver.Joined) (step, error) {
+func (x *state) join(joined driver.Joined) (step, error) {
 	x.self, x.listed = joined.Node, joined.Queue != nil
 	queue := x.view.join(joined)
 	if queue == nil {
@@ -41,13 +41,13 @@ func (x *contender) join(joined driver.Joined) (step, error) {
 }
 
 // list takes in a listing.
-func (x *contender) list(queue []driver.Node) (step, error) {
+func (x *state) list(queue []driver.Node) (step, error) {
 	x.view.listed(queue)
 	x.listed = true
 	return x.decide(queue)
 }
 
-func (x *contender) decide(queue []driver.Node) (step, error) {
+func (x *state) decide(queue []driver.Node) (step, error) {
 	place, err := x.place(queue)
 	if err != nil {
 		return 0, err
@@ -64,7 +64,7 @@ func (x *contender) decide(queue []driver.Node) (step, error) {
 }
 
 // place returns the claim's place in a queue.
-func (x *contender) place(queue []driver.Node) (int, error) {
+func (x *state) place(queue []driver.Node) (int, error) {
 	place := driver.Place(queue, x.self)
 	if place < 0 {
 		return 0, driver.ErrRemoved
@@ -78,7 +78,7 @@ func (x *contender) place(queue []driver.Node) (int, error) {
 // checkSequence returns an error if sequence numbers do not order the queue. At the end of
 // a service's counter the numbers may become negative, or repeat, and every client would
 // grant a lock twice.
-func (x *contender) checkSequence(queue []driver.Node, place int) error {
+func (x *state) checkSequence(queue []driver.Node, place int) error {
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == x.self.Seq }
 	if x.self.Seq >= 0 && !tied(place-1) && !tied(place+1) {
 		return nil
@@ -88,7 +88,7 @@ func (x *contender) checkSequence(queue []driver.Node, place int) error {
 }
 
 // look takes in a listing made while the watches stayed, and the events of the watches since.
-func (x *contender) look(queue []driver.Node, events []driver.Event, isThere func() bool) (step, error) {
+func (x *state) look(queue []driver.Node, events []driver.Event, isThere func() bool) (step, error) {
 	x.view.listed(queue)
 	if _, err := x.place(queue); err != nil {
 		return 0, err
@@ -105,11 +105,11 @@ func (x *contender) look(queue []driver.Node, events []driver.Event, isThere fun
 // numbers only grow. A deleted Write may have left a Read with the same number, so the
 // deletion is no proof; nor is a node missing before the watch, because a Read may have
 // taken the place.
-func (x *contender) fired(events []driver.Event, isThere func() bool) step {
+func (x *state) fired(events []driver.Event, isThere func() bool) step {
 	return x.decideBy(events, isThere, true)
 }
 
-func (x *contender) decideBy(events []driver.Event, isThere func() bool, mayLook bool) step {
+func (x *state) decideBy(events []driver.Event, isThere func() bool, mayLook bool) step {
 	for i, node := range x.awaited {
 		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
 			x.view.gone(node)
@@ -139,7 +139,7 @@ func (x *contender) decideBy(events []driver.Event, isThere func() bool, mayLook
 // leaves. So the removal of a node wakes at most two contenders.
 //
 // Any contender in the way of a semaphore's permits may make room.
-func (x *contender) nearest(obstacles []driver.Node) []driver.Node {
+func (x *state) nearest(obstacles []driver.Node) []driver.Node {
 	if x.claim.Kind == driver.Permit {
 		return obstacles
 	}
