@@ -111,7 +111,8 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 
 // Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks them
 // when fn returns or panics. The error is like the error of [Pool.Do]. If the locks are not
-// held, the context of fn has ended from the beginning, and the error is that of Unlock.
+// held, the context of fn has ended from the beginning, and the error is that of Unlock. A
+// nil or zero MultiLock has no locks: fn is not called, and the error wraps ErrNotHeld.
 func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	switch {
 	case fn == nil:
