@@ -366,6 +366,7 @@ func TestStrictChecks(t *testing.T) {
 		"in the place of a holder of the process":     clean(Record{PassesOn: []string{"y"}}, asked("x", 30_000, 36_001), granted(asked("y", 29_000, 30_000), 32_000), asked("y", 31_001, 35_000)),
 		"in the place of a call for several locks":    clean(Record{PassesOn: []string{"y"}}, asked("x", 30_000, 36_001), both("y", 29_000, 32_000)[:1], asked("y", 31_001, 35_000)),
 		"after the loss of another lock":              clean(asked("x", 30_000, 36_001), asked("y", 31_001, 35_000), &hold{process: "x", lock: "b", begin: at(29_000), end: at(30_500), lost: true, portion: portion{1, 1}}, []Span{{"remove nodes", at(30_400), at(30_400)}}),
+		"queued again behind a place of the process":  clean(Record{PassesOn: []string{"y"}}, asked("x", 30_000, 39_001), asked("y", 33_500, 34_500), asked("y", 34_001, 37_000), removing, removal(33_000, 0)),
 		"without a place of the process":              finds("order: ", Record{PassesOn: []string{"y"}}, asked("x", 30_000, 36_001), asked("y", 29_000, 31_000), asked("y", 31_001, 35_000)),
 		"almost at the same time":                     clean(asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)),
 		"out of order by a fault":                     clean(asked("x", 69_000, 76_001), asked("y", 71_000, 75_000), fault),
