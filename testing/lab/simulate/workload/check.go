@@ -473,9 +473,9 @@ func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 	var waiting []*call // asked before
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
+		since := rec.placeSince(b, asking)
 		for _, a := range waiting {
 			hasPlace := !slices.Contains(rec.PassesOn, a.process) || d.nested[a] && a.process != b.process
-			since := rec.placeSince(b, asking)
 			if b.err == "" && hasPlace && a.begin.Add(rec.Order) < since && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 				rec.lastRemoval(a).Add(rec.Order) < since && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) && !rec.losesMeanwhile(a) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",

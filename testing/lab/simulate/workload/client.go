@@ -169,6 +169,8 @@ func class(err error) string {
 	switch {
 	case err == nil:
 		return ""
+	case errors.Is(err, lockpool.ErrDeadlock): // also if a lock was lost at that time
+		return deadlock
 	case errors.Is(err, driver.ErrUndecided):
 		return undecided
 	case errors.Is(err, lockpool.ErrLockLost) && errors.Is(err, driver.ErrRemoved):

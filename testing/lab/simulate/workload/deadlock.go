@@ -24,6 +24,7 @@ const askTime = 2 * time.Second
 type wait struct {
 	who
 	begin, end Instant
+	place      Instant // since when the process may have had the place
 	gone       Instant // until when others may see the wait
 	err        string
 	calls      []*call // one for each lock
@@ -216,6 +217,7 @@ func newDeadlocks(rec *Record) *deadlocks {
 		slices.SortStableFunc(all, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
 	}
 	latest := map[who]*wait{} // the latest call for several locks
+	asking := map[string][]*call{}
 	for _, c := range slices.SortedStableFunc(slices.Values(rec.calls), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) }) {
 		by := who{c.process, c.worker}
 		if w := latest[by]; c.op == opLockAll && w != nil && w.begin == c.begin {
@@ -225,6 +227,7 @@ func newDeadlocks(rec *Record) *deadlocks {
 		if c.permits == 0 || c.op != opLock && c.op != opAgain && c.op != opLockAll {
 			continue
 		}
+		asking[c.lock] = append(asking[c.lock], c)
 		w := &wait{who: by, begin: c.begin, end: c.end, err: c.err, calls: []*call{c}}
 		mine := holds[by]
 		for len(mine) > 0 && mine[0].end < c.begin {
@@ -249,6 +252,12 @@ func newDeadlocks(rec *Record) *deadlocks {
 		if kind := kindOf(c.lock); c.err == deadlock || len(w.holds) > 0 || c.op == opLockAll || kind == ReadWrite || kind == Semaphore {
 			w.gone = d.gone(w.process, w.end)
 			d.waits = append(d.waits, w)
+		}
+	}
+	for _, w := range d.waits {
+		w.place = w.begin
+		for _, c := range w.calls {
+			w.place = min(w.place, rec.placeSince(c, asking[c.lock]))
 		}
 	}
 	return d
@@ -411,7 +420,7 @@ func (d *deadlocks) mayHave(x *wait, lock string, t Instant, add func(portion)) 
 func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
 	return slices.ContainsFunc(x.calls, func(other *call) bool {
 		return other.lock == c.lock && c.excludes(other) &&
-			(x.begin <= w.begin.Add(d.rec.Lag) || !d.settled(x.process, w.begin, w.gone) || !d.settled(w.process, w.begin, w.gone))
+			(x.place <= w.begin.Add(d.rec.Lag) || !d.settled(x.process, w.begin, w.gone) || !d.settled(w.process, w.begin, w.gone))
 	})
 }
 

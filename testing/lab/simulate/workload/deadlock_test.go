@@ -81,6 +81,16 @@ func pair(xErr string, xEnd int, yErr string, yEnd int) *story {
 		waits("x", "b", whole, 1000, xEnd, xErr).waits("y", "a", whole, 4000, yEnd, yErr)
 }
 
+// placePassedOn is a cycle through a call in front of an earlier one, if the process passes
+// places on.
+func placePassedOn(passesOn ...string) *story {
+	s := new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 6000).
+		waits("z", "shared-1", writer, 3000, 4700, "canceled").waits("z", "shared-1", writer, 4600, 9500, "").
+		waits("x", "b", whole, 5500, 7000, "").waits("y", "shared-1", reader, 4000, 6000, deadlock)
+	s.PassesOn = passesOn
+	return s
+}
+
 // victimBefore is pair, with x as the victim, when y has been a victim before and then holds e.
 func victimBefore() *story {
 	return new(story).holds("y", "c", whole, 0, 250).holds("z", "d", whole, 0, 300).
@@ -107,6 +117,8 @@ func TestDeadlocksAreChecked(t *testing.T) {
 			waits("x", "b", whole, 10, 9000, "").waits("y", "c", whole, 20, 9000, ""), ""},
 		"a cycle through the queue": {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 5000).
 			waits("z", "shared-1", writer, 1000, 9500, "").waits("x", "b", whole, 1500, 6000, "").waits("y", "shared-1", reader, 4000, 5000, deadlock), ""},
+		"a cycle through a place older than the call": {placePassedOn("z"), ""},
+		"a cycle through no place":                    {placePassedOn(), "victim: at no time"},
 		"a writer that another goroutine downgraded": {new(story).holds("x", "shared-1", writer, 0, 2000).downgrades(9000).holds("y", "b", whole, 0, 5000).
 			waits("x", "b", whole, 1000, 6000, "").waits("y", "shared-1", writer, 4000, 5000, deadlock), ""},
 		"readers share": {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).
