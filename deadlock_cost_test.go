@@ -87,7 +87,7 @@ func BenchmarkNestedLock(b *testing.B) {
 }
 
 // Nested waits ask nothing while nothing changes, whatever they wait for. What remains are
-// the proofs of the session's lease, and the driver's checks of its watches.
+// the proofs of the session's lease, and after 15 s the driver's checks of its watches.
 func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 		visitor := &party{Handle: b.Handle(others)}
 		ctx, cancel := context.WithCancel(t.Context())
 		visitor.WaitFor(ctx, exclusively, "held-00")
-		time.Sleep(10 * time.Second)
+		time.Sleep(5 * time.Second)
 		after := len(counted())
 		require.Greater(t, after, before)
 		require.Less(t, after-before, 10, "one of them: %v", counted()[before:])
