@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The order of locks is Handle.mu, Pool.mu, localQueues.mu, and then one of life.mu (before
@@ -177,8 +178,9 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	h.recent = nil
 	h.mu.Unlock()
 	defer h.returnIfUnused()
-	r := held.release(ctx, ErrNotHeld)
-	defer r.report(ctx)
+	r := release{hold: held, began: time.Now()}
+	defer r.report(ctx) // even if user code panics
+	r.carryOut(ctx, ErrNotHeld)
 	return r.err
 }
 
@@ -203,8 +205,9 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	defer h.returnIfUnused()
 	var errs []error
 	for name, held := range holds {
-		r := held.release(ctx, cause)
+		r := release{hold: held, began: time.Now()}
 		defer r.report(ctx) // after all are released
+		r.carryOut(ctx, cause)
 		if r.err != nil && cause == ErrHandleClosed {
 			errs = append(errs, &LockError{opUnlock, name, r.err})
 		}

@@ -136,6 +136,7 @@ type life struct {
 	revoked   signal // the lock was revoked
 	ended     time.Time
 	cause     error // see end and markLost
+	panicked  any   // by user code in end, for reportEnd
 	revocable bool  // contexts end when the lock is revoked
 	contexts  map[*heldContext]struct{}
 	watched   atomic.Bool              // there was a context, or there is one
@@ -195,8 +196,8 @@ func (l *life) failure() error {
 }
 
 // end ends the life, and also the contexts and, unless the lock was unlocked (ErrNotHeld),
-// Lost. end reports false if the life had ended before. The caller reports the end to
-// telemetry afterward.
+// Lost. end reports false if the life had ended before. The caller calls hold.reportEnd
+// afterward.
 func (l *life) end(cause error) bool {
 	l.mu.Lock()
 	if l.cause != nil {
@@ -215,7 +216,7 @@ func (l *life) end(cause error) bool {
 		}
 	}
 	for c := range contexts {
-		c.end(cause)
+		l.endContext(c, cause)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,6 +225,17 @@ func (l *life) end(cause error) bool {
 	}
 	l.finished.raise()
 	return true
+}
+
+// endContext ends a context of the ending life. User code that panics must not keep the
+// lock from the next holder.
+func (l *life) endContext(c *heldContext, cause error) {
+	defer func() {
+		if r := recover(); r != nil {
+			l.panicked = r
+		}
+	}()
+	c.end(cause)
 }
 
 // markLost records that an ended life was ended by a loss, as the release has shown.
@@ -404,16 +416,16 @@ func (h *hold) check(ctx context.Context) error {
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
 
-// release releases the lock at any depth. User code is left to report, so nothing delays
+// carryOut releases the lock at any depth. User code is left to report, so nothing delays
 // the next holder.
-func (h *hold) release(ctx context.Context, cause error) release {
-	r := release{hold: h, began: time.Now()}
+func (r *release) carryOut(ctx context.Context, cause error) {
+	h := r.hold
 	if r.err = h.check(ctx); r.err != nil {
 		cause = r.err
 	}
 	if !h.life.end(cause) { // already lost
 		r.err = h.life.failure()
-		return r
+		return
 	}
 	r.cause = cause
 	t := h.tenancy
@@ -421,7 +433,7 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	if err := t.session.Err(); err != nil { // watchSession may not have come to it
 		t.end()
 		r.conclude(ctx, err)
-		return r
+		return
 	}
 	left := h.leave(cause, watched)
 	if left == notYet || left == gaveBack {
@@ -437,14 +449,13 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	r.asked, r.local = left == gaveBack, left == passedOn
 	if r.asked {
 		r.conclude(ctx, t.removeNode(ctx))
-		return r
+		return
 	}
 	h.handle.mu.Lock()
+	defer h.handle.mu.Unlock()
 	if h.handle.nested != nil {
 		h.tellNested()
 	}
-	h.handle.mu.Unlock()
-	return r
 }
 
 // leave ends the turn of a hold ended for a cause. If the node stays, no request would
@@ -474,7 +485,7 @@ func (r *release) conclude(ctx context.Context, err error) {
 }
 
 // report reports the release to telemetry.
-func (r release) report(ctx context.Context) {
+func (r *release) report(ctx context.Context) {
 	h := r.hold
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
@@ -484,11 +495,14 @@ func (r release) report(ctx context.Context) {
 	}
 }
 
-// reportEnd reports the end of the hold to telemetry, for as long as user code takes, and
-// unregisters the hold. reportEnd is called once, where the hold was ended: a lost lock
-// needs no Unlock to free the handle.
+// reportEnd reports the end of the hold to telemetry, for as long as user code takes,
+// unregisters the hold, and panics if user code has panicked in life.end. reportEnd is
+// called once, where the hold was ended: a lost lock needs no Unlock to free the handle.
 func (h *hold) reportEnd(cause error) {
 	defer h.handle.pool.removeHold(h)
+	if r := h.life.panicked; r != nil {
+		defer panic(r)
+	}
 	var lost error
 	if errors.Is(cause, ErrLockLost) {
 		lost = cause

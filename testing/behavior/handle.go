@@ -195,20 +195,32 @@ func doThatPanicsOrFails(b *bench) {
 		b.isFree(a)
 		require.Equal(b, errWork, do(b.ctx, a, func(context.Context) error { return errWork }))
 		b.isFree(a)
-		for calls, called := int64(1), false; !called; calls++ { // and if a method of its context panics before
-			ctx := panickingContext{b.ctx, new(atomic.Int64)}
-			ctx.left.Store(calls)
-			func() {
-				defer func() { _ = recover() }()
-				_ = do(ctx, a, func(context.Context) error { called = true; ctx.left.Store(0); return nil })
-			}()
-			b.until(func() bool { // the release is not waited for
-				l, err := b.looker.TryLock(b.ctx, a)
-				if err == nil {
-					b.unlock(l)
+		// And if a method of its context panics, before the function or after.
+		for _, within := range []bool{false, true} {
+			for calls, over := int64(1), false; !over; calls++ {
+				ctx := panickingContext{b.ctx, new(atomic.Int64)}
+				if !within {
+					ctx.left.Store(calls)
 				}
-				return err == nil
-			}, "the lock is free")
+				func() {
+					defer func() { over = recover() == nil }()
+					_ = do(ctx, a, func(context.Context) error {
+						ctx.left.Store(0)
+						if within {
+							ctx.left.Store(calls)
+						}
+						return nil
+					})
+				}()
+				b.until(func() bool { // the release is not waited for
+					l, err := b.looker.TryLock(b.ctx, a)
+					if err == nil {
+						b.unlock(l)
+					}
+					return err == nil
+				}, "the lock is free")
+				require.Zero(b, p.Stats().Held)
+			}
 		}
 	}
 	b.close(h)
