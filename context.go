@@ -9,6 +9,13 @@ import (
 	"time"
 )
 
+// refuseNil panics if ctx is nil, before anything has changed, and calls no method of ctx.
+func refuseNil(ctx context.Context) {
+	if ctx == nil {
+		panic("lockpool: nil context")
+	}
+}
+
 // bound returns a context that ends when ctx does, or when until does, with the cause
 // of until.
 func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc) {
@@ -60,11 +67,12 @@ func heldWith(ctx context.Context, cause error) (ended *hold) {
 }
 
 // beyondHolds returns a context that bounds a wait as ctx does, except that, if ctx is
-// the context of a lock, it does not end with the lock: releasing the lock ends ctx.
+// the context of a lock, it does not end with the lock: releasing the lock ends ctx. The
+// returned context's Done and Err call no method of ctx, which may panic.
 func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := innermost(ctx)
 	if held == nil {
-		return ctx, func() {}
+		return context.WithCancel(ctx)
 	}
 	outside := held.parent
 	for held = innermost(outside); held != nil; held = innermost(outside) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // The order of locks is Handle.mu, Pool.mu, localQueues.mu, and then one of life.mu (before
@@ -153,7 +152,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 
 // unlock leaves a lock once.
 func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
-	_ = ctx.Err() // panics if ctx is nil, before anything has changed
+	refuseNil(ctx)
 	held := l.hold
 	h.mu.Lock()
 	left, ok := held.entries.remove(l.entry)
@@ -178,9 +177,8 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	h.recent = nil
 	h.mu.Unlock()
 	defer h.returnIfUnused()
-	r := release{hold: held, began: time.Now()}
-	defer r.report(ctx) // even if user code panics
-	r.carryOut(ctx, ErrNotHeld)
+	r := held.release(ctx, ErrNotHeld)
+	defer r.report(ctx)
 	return r.err
 }
 
@@ -192,7 +190,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandleClosed) }
 
 func (h *Handle) close(ctx context.Context, cause error) error {
-	_ = ctx.Err() // panics if ctx is nil, before anything has changed
+	refuseNil(ctx)
 	h.mu.Lock()
 	h.markClosed(cause)
 	holds := h.holds
@@ -205,9 +203,8 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	defer h.returnIfUnused()
 	var errs []error
 	for name, held := range holds {
-		r := release{hold: held, began: time.Now()}
+		r := held.release(ctx, cause)
 		defer r.report(ctx) // after all are released
-		r.carryOut(ctx, cause)
 		if r.err != nil && cause == ErrHandleClosed {
 			errs = append(errs, &LockError{opUnlock, name, r.err})
 		}

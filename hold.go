@@ -216,7 +216,7 @@ func (l *life) end(cause error) bool {
 		}
 	}
 	for c := range contexts {
-		l.endContext(c, cause)
+		guard(&l.panicked, func() { c.end(cause) })
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,15 +227,16 @@ func (l *life) end(cause error) bool {
 	return true
 }
 
-// endContext ends a context of the ending life. User code that panics must not keep the
-// lock from the next holder.
-func (l *life) endContext(c *heldContext, cause error) {
+// guard calls user code, such as the methods of a caller's context, in the middle of a
+// release. A panic must not keep the lock from the next holder: the panic is kept, for the
+// caller of guard to panic when the lock has been released.
+func guard(panicked *any, call func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			l.panicked = r
+			*panicked = r
 		}
 	}()
-	c.end(cause)
+	call()
 }
 
 // markLost records that an ended life was ended by a loss, as the release has shown.
@@ -388,6 +389,8 @@ type release struct {
 	local bool  // other handles of the pool have the lock, so the node stays
 	cause error // of the hold's end, if ended here
 	err   error // for the caller
+
+	panicked any // by user code, for report
 }
 
 // check returns nil if the lock is certainly held at this moment, by the lease and the
@@ -416,46 +419,49 @@ func (h *hold) check(ctx context.Context) error {
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
 
-// carryOut releases the lock at any depth. User code is left to report, so nothing delays
+// release releases the lock at any depth. User code is left to report, so nothing delays
 // the next holder.
-func (r *release) carryOut(ctx context.Context, cause error) {
-	h := r.hold
-	if r.err = h.check(ctx); r.err != nil {
+func (h *hold) release(ctx context.Context, cause error) (r release) {
+	r = release{hold: h, began: time.Now()}
+	guard(&r.panicked, func() { r.err = h.check(ctx) })
+	if r.err != nil {
 		cause = r.err
 	}
 	if !h.life.end(cause) { // already lost
 		r.err = h.life.failure()
-		return
+		return r
 	}
 	r.cause = cause
 	t := h.tenancy
 	watched := t.isWatched()
 	if err := t.session.Err(); err != nil { // watchSession may not have come to it
 		t.end()
-		r.conclude(ctx, err)
-		return
+		r.conclude(canceled, err)
+		return r
 	}
 	left := h.leave(cause, watched)
+	wait := canceled // if the methods of ctx panic: the release continues in the background
 	if left == notYet || left == gaveBack {
-		var cancel context.CancelFunc
-		ctx, cancel = beyondHolds(ctx)
-		defer cancel()
+		cancel := func() {}
+		guard(&r.panicked, func() { wait, cancel = beyondHolds(ctx) })
+		defer func() { guard(&r.panicked, cancel) }()
 	}
 	if left == notYet {
-		_, err := t.watchNode(ctx)
-		r.conclude(ctx, err)
+		_, err := t.watchNode(wait)
+		r.conclude(wait, err)
 		left = h.leave(cause, true)
 	}
 	r.asked, r.local = left == gaveBack, left == passedOn
 	if r.asked {
-		r.conclude(ctx, t.removeNode(ctx))
-		return
+		r.conclude(wait, t.removeNode(wait))
+		return r
 	}
 	h.handle.mu.Lock()
-	defer h.handle.mu.Unlock()
 	if h.handle.nested != nil {
 		h.tellNested()
 	}
+	h.handle.mu.Unlock()
+	return r
 }
 
 // leave ends the turn of a hold ended for a cause. If the node stays, no request would
@@ -485,8 +491,11 @@ func (r *release) conclude(ctx context.Context, err error) {
 }
 
 // report reports the release to telemetry.
-func (r *release) report(ctx context.Context) {
+func (r release) report(ctx context.Context) {
 	h := r.hold
+	if r.panicked != nil {
+		defer panic(r.panicked)
+	}
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
 	}
@@ -500,8 +509,8 @@ func (r *release) report(ctx context.Context) {
 // called once, where the hold was ended: a lost lock needs no Unlock to free the handle.
 func (h *hold) reportEnd(cause error) {
 	defer h.handle.pool.removeHold(h)
-	if r := h.life.panicked; r != nil {
-		defer panic(r)
+	if h.life.panicked != nil {
+		defer panic(h.life.panicked)
 	}
 	var lost error
 	if errors.Is(cause, ErrLockLost) {

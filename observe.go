@@ -55,7 +55,7 @@ const (
 // observers of a lock in a session share the watches. After the loop they remain until they
 // fire, or the session ends.
 func (p *Pool) Observe(ctx context.Context, name string) iter.Seq2[Queue, error] {
-	_ = ctx.Err() // panics if ctx is nil
+	refuseNil(ctx)
 	return func(yield func(Queue, error) bool) {
 		o := observer{pool: p, name: name}
 		o.run(ctx, yield)

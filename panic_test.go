@@ -198,4 +198,6 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 	b.Unlock(l)
 	require.Empty(t, b.Children("a"))
 	require.NoError(t, h.Close(b.Ctx))
+	require.Panics(t, func() { _ = p.Shutdown(noContext) })
+	b.Unlock(b.Lock(p, "a"))
 }

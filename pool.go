@@ -265,6 +265,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 // ends first, Shutdown closes the pool anyway and returns ctx's error. ctx bounds the wait
 // for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
+	refuseNil(ctx)
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
 	if p.drained == nil {

@@ -58,18 +58,12 @@ func (s *session) Leave(ctx context.Context, queue string, node driver.Node) err
 	if !s.begin() {
 		return s.Err()
 	}
-	ends := true // also if a method of ctx panics
-	defer func() {
-		if ends {
-			s.calls.done()
-		}
-	}()
 	first := s.startRemoval(dir, node)
 	if s.await(ctx, first.done) && first.err == nil {
+		defer s.calls.done()
 		s.fastpaths.left(dir, node)
 		return nil
 	}
-	ends = false
 	_, err := runBegun(ctx, s, func() (struct{}, error) {
 		err := s.endRemoval(dir, node, first)
 		if err == nil {

@@ -227,18 +227,22 @@ func doThatPanicsOrFails(b *bench) {
 	require.Zero(b, p.Stats().InUse)
 }
 
-// panickingContext is a context whose Done panics once, after some calls.
+// panickingContext is a context one of whose methods panics once, after some calls of them.
 type panickingContext struct {
 	context.Context
 	left *atomic.Int64
 }
 
-func (c panickingContext) Done() <-chan struct{} {
+func (c panickingContext) step() {
 	if c.left.Add(-1) == 0 {
 		panic("user code")
 	}
-	return c.Context.Done()
 }
+
+func (c panickingContext) Deadline() (time.Time, bool) { c.step(); return c.Context.Deadline() }
+func (c panickingContext) Done() <-chan struct{}       { c.step(); return c.Context.Done() }
+func (c panickingContext) Err() error                  { c.step(); return c.Context.Err() }
+func (c panickingContext) Value(key any) any           { c.step(); return c.Context.Value(key) }
 
 func nilFunctionsAndOptions(b *bench) {
 	p, a := b.pool(), b.name("a")
