@@ -228,8 +228,8 @@ func (l *life) end(cause error) bool {
 }
 
 // guard calls user code, such as the methods of a caller's context, in the middle of a
-// release. A panic must not keep the lock from the next holder: the panic is kept, for the
-// caller of guard to panic when the lock has been released.
+// release. A panic must not keep the lock from the next holder: the panic is kept, and
+// raised again when the lock has been released.
 func guard(panicked *any, call func()) {
 	defer func() {
 		if r := recover(); r != nil {

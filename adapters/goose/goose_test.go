@@ -97,12 +97,13 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 func TestNoMigrationBeginsWithoutTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
-	migrations := provider(b, filepath.Join(t.TempDir(), "db"), b.Pool(), func(ctx context.Context, tx *sql.Tx) error {
+	p := b.Pool()
+	migrations := provider(b, filepath.Join(t.TempDir(), "db"), p, func(ctx context.Context, tx *sql.Tx) error {
 		nodes := b.Children(name)
 		require.Len(t, nodes, 1)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/"+name+"/"+nodes[0], -1))
 		other := b.Lock(b.Pool(), name)
-		time.Sleep(100 * time.Millisecond)
+		b.Until(func() bool { return p.Stats().Held == 0 }, "the holder knows of the loss")
 		b.Unlock(other)
 		_, err := tx.ExecContext(ctx, "CREATE TABLE late (id INT)")
 		return err

@@ -92,7 +92,7 @@ func TestOneOfSeveralProcessesMigrates(t *testing.T) {
 	const processes = 4
 	var opened [processes]*migrate.Migrate
 	for i := range processes {
-		slow := hooked{open(b, file), func(string) { time.Sleep(50 * time.Millisecond) }} // time for the others to begin
+		slow := hooked{open(b, file), func(string) { b.AwaitQueue(name, processes) }}
 		opened[i] = migrations(b, lockmigrate.New(slow, b.Pool(), name))
 	}
 	var errs [processes]error

@@ -219,15 +219,15 @@ func newDeadlocks(rec *Record) *deadlocks {
 	latest := map[who]*wait{} // the latest call for several locks
 	asking := map[string][]*call{}
 	for _, c := range slices.SortedStableFunc(slices.Values(rec.calls), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) }) {
+		if c.permits == 0 || c.op != opLock && c.op != opAgain && c.op != opLockAll {
+			continue
+		}
+		asking[c.lock] = append(asking[c.lock], c)
 		by := who{c.process, c.worker}
 		if w := latest[by]; c.op == opLockAll && w != nil && w.begin == c.begin {
 			w.calls = append(w.calls, c)
 			continue
 		}
-		if c.permits == 0 || c.op != opLock && c.op != opAgain && c.op != opLockAll {
-			continue
-		}
-		asking[c.lock] = append(asking[c.lock], c)
 		w := &wait{who: by, begin: c.begin, end: c.end, err: c.err, calls: []*call{c}}
 		mine := holds[by]
 		for len(mine) > 0 && mine[0].end < c.begin {

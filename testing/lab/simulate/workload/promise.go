@@ -107,7 +107,9 @@ func (rec *Record) knows(c *call, x loss, calm bool) Instant {
 		}
 		by = by.Add(inFlight + rec.pausedFor(c.process, x.at, c.end))
 	case !calm:
-		by = by.Add(noticeTime)
+		if by = by.Add(noticeTime); by > c.begin { // the answer may be lost with the connection, however long the next one takes
+			by = max(by, c.end)
+		}
 	}
 	for _, s := range rec.Hidden {
 		if s.Process == c.process && x.at.within(s.Begin, s.End.Add(rec.Revocation)) {

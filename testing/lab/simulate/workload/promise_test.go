@@ -63,6 +63,7 @@ func TestPromisesAreChecked(t *testing.T) {
 		"a fault, while the news cannot come":               clean(resting(32_999, 33_000), forced, stopped),
 		"broken while the release was under way in a fault": clean(released(opUnlock, 29_999, 41_000), removal(30_000, order), stopped),
 		"broken when the answer may be lost in a fault":     clean(released(opUnlock, 31_000, 32_000), removal(30_000, order), stopped),
+		"broken, and the next answer is late in a fault":    clean(released(opUnlock, 31_000, 33_000), removal(30_000, order), stopped),
 		"broken before the release in a fault":              finds("release: ", released(opUnlock, 32_000, 32_001), removal(30_000, order), stopped),
 		"broken before the end of Do in a fault":            finds("release: ", released(opDo, 32_000, 32_001), removal(30_000, order), stopped),
 		"another holder, and the node is not known":         finds("release: ", released(opUnlock, 40_000, 40_000), held("y", 8<<10, 30_500, 33_000), unknown, stopped, pause("x", 20_000, 40_000)),
