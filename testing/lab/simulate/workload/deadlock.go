@@ -130,13 +130,13 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 
 // triesAgain reports whether a call may be as old as an earlier one of its goroutine, the
 // victim of a deadlock: no turn with a nested lock was over since. A lock is not nested if
-// the caller has lost all others.
+// the caller has lost all others, or has unlocked them in the same instant.
 func (d *deadlocks) triesAgain(w *wait) (again bool) {
 	for _, before := range d.waits {
 		if before.who != w.who || before.end > w.begin {
 			continue
 		}
-		nested := before.several() || slices.ContainsFunc(before.holds, func(h *hold) bool { return !h.lost })
+		nested := before.several() || slices.ContainsFunc(before.holds, func(h *hold) bool { return before.begin < h.end && !h.lost })
 		over := !slices.ContainsFunc(w.holds, func(h *hold) bool { return h.begin <= before.end })
 		again = before.err == deadlock || again && !(nested && before.err == "" && over)
 	}
