@@ -82,7 +82,8 @@ func (b *bench) holds(p *party, get ask, name string) {
 	require.NoError(b, get(b.ctx, p.h, name))
 }
 
-// asks starts to wait for a lock, and returns when the call waits.
+// asks starts to wait for a lock, and returns when the call waits. The wait for a plain lock is
+// shown to others a moment later.
 func (b *bench) asks(p *party, get ask, name string) {
 	b.Helper()
 	before := p.p.Stats().Waiting
@@ -94,9 +95,19 @@ func (b *bench) begins(p *party, get ask, name string) {
 	p.call = do(b, func(ctx context.Context) error { return get(ctx, p.h, name) })
 }
 
+// shown waits until another process sees a wait for the lock by a call with other locks.
+func (b *bench) shown(name string) {
+	b.Helper()
+	b.until(func() bool {
+		g, err := b.looker.Waits(b.ctx, name)
+		require.NoError(b, err)
+		return slices.ContainsFunc(g.Parties, func(p lockpool.Party) bool { return p.Wait != nil && p.Wait.At != "" })
+	}, "a wait for %s is shown", name)
+}
+
 // victims waits until each of the parties has got the asked lock or failed, and so released
-// its locks, and returns the failed parties.
-func (b *bench) victims(parties ...*party) (victims []*party) {
+// its locks, and returns the indices of the failed parties, sorted.
+func (b *bench) victims(parties ...*party) (victims []int) {
 	b.Helper()
 	for left := slices.Clone(parties); len(left) > 0; {
 		var i int
@@ -108,10 +119,11 @@ func (b *bench) victims(parties ...*party) (victims []*party) {
 		left = slices.Delete(left, i, i+1)
 		if p.err != nil {
 			require.ErrorIs(b, p.err, lockpool.ErrDeadlock)
-			victims = append(victims, p)
+			victims = append(victims, slices.Index(parties, p))
 		}
 		b.close(p.h)
 	}
+	slices.Sort(victims)
 	return victims
 }
 
@@ -132,7 +144,7 @@ func deadlockOfPools(b *bench) {
 		b.begins(last, exclusively, name(0))
 		err := last.returned()
 		b.took(0, began.Add(looks/2))
-		require.Equal(b, []*party{last}, b.victims(parties...))
+		require.Equal(b, []int{n - 1}, b.victims(parties...))
 
 		var deadlock *lockpool.DeadlockError
 		require.ErrorAs(b, err, &deadlock)
@@ -158,7 +170,7 @@ func deadlockOfOnePool(b *bench) {
 	b.begins(parties[1], exclusively, b.name("1"))
 	_ = parties[1].returned()
 	b.took(0, began) // no service is asked
-	require.Equal(b, parties[1:], b.victims(parties...))
+	require.Equal(b, []int{1}, b.victims(parties...))
 }
 
 // deadlockOfKinds lets a kind of lock be held and asked for in cycles, also with another kind.
@@ -187,7 +199,7 @@ func deadlockUnderANameWithALimit(b *bench) {
 	b.pair("s", "a", parties...)
 	_, err := b.looker.Waits(b.ctx, b.name("s"))
 	require.NoError(b, err)
-	require.Equal(b, parties[1:], b.victims(parties...))
+	require.Equal(b, []int{1}, b.victims(parties...))
 }
 
 // A reader without contended locks is no part of the cycle, but the writer between two
@@ -203,7 +215,7 @@ func deadlockThroughAWaitingWriter(b *bench) {
 		b.queued(x, 2)
 		b.asks(one, exclusively, y)
 		b.begins(two, toRead, x)
-		require.Equal(b, []*party{two}, b.victims(parties...))
+		require.Equal(b, []int{1}, b.victims(parties...))
 		var deadlock *lockpool.DeadlockError
 		require.ErrorAs(b, two.err, &deadlock)
 		require.Len(b, deadlock.Cycle, 3)
@@ -295,14 +307,14 @@ func (b *bench) pair(x, y string, parties ...*party) {
 func deadlockCheckOffForTheLast(b *bench) {
 	one, last := b.parties(1)[0], b.parties(1, lockpool.WithDeadlockCheck(0))[0]
 	b.pair("x", "y", one, last)
-	require.Equal(b, []*party{one}, b.victims(one, last))
+	require.Equal(b, []int{0}, b.victims(one, last))
 }
 
 func deadlockCheckLater(b *bench) {
 	parties := b.parties(2, lockpool.WithDeadlockCheck(3*looks))
 	b.pair("x", "y", parties[:2]...)
 	began := time.Now()
-	require.Equal(b, parties[1:], b.victims(parties...))
+	require.Equal(b, []int{1}, b.victims(parties...))
 	require.GreaterOrEqual(b, time.Since(began), 2*looks)
 }
 
@@ -311,7 +323,7 @@ func severalDeadlocks(b *bench) {
 	parties := b.parties(4)
 	b.pair("x", "y", parties[:2]...)
 	b.pair("v", "w", parties[2:]...)
-	require.ElementsMatch(b, []*party{parties[1], parties[3]}, b.victims(parties...))
+	require.Equal(b, []int{1, 3}, b.victims(parties...))
 }
 
 // No call asks when a limit is set.
@@ -348,17 +360,19 @@ func mixed(n int) (kinds [][]ask) {
 	return kinds
 }
 
-// cycle lets parties close a cycle, and returns the parties ended by a deadlock.
-func (b *bench) cycle(name string, kinds []ask, parties []*party) []*party {
+// cycle lets parties close a cycle, one after the other, and returns the indices of the parties
+// ended by a deadlock.
+func (b *bench) cycle(name string, kinds []ask, parties []*party) []int {
 	n := len(parties)
 	lock := func(i int) string { return b.name(fmt.Sprintf("%s-%d", name, i%n)) }
 	for i, p := range parties {
 		b.holds(p, kinds[i], lock(i))
 	}
-	for i, p := range parties {
-		b.begins(p, kinds[(i+1)%n], lock(i+1))
-		time.Sleep(40 * time.Millisecond) // between their requests
+	for i, p := range parties[:n-1] {
+		b.asks(p, kinds[(i+1)%n], lock(i+1))
+		b.shown(lock(i + 1))
 	}
+	b.begins(parties[n-1], kinds[0], lock(n))
 	return b.victims(parties...)
 }
 
@@ -367,7 +381,7 @@ func deadlockOfMixedKinds(b *bench) {
 	for n := 3; n <= 5; n++ {
 		for i, kinds := range mixed(n) {
 			parties := b.parties(n)
-			require.Equal(b, parties[n-1:], b.cycle(fmt.Sprintf("mixed-%d-%d", n, i), kinds, parties), "%d, %d", n, i)
+			require.Equal(b, []int{n - 1}, b.cycle(fmt.Sprintf("mixed-%d-%d", n, i), kinds, parties), "%d, %d", n, i)
 		}
 	}
 }
@@ -375,7 +389,7 @@ func deadlockOfMixedKinds(b *bench) {
 func deadlockOfMixedKindsInOnePool(b *bench) {
 	for i, kinds := range mixed(4) {
 		parties := b.partiesOf(slices.Repeat([]*lockpool.Pool{b.pool()}, len(kinds))...)
-		require.Equal(b, parties[3:], b.cycle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
+		require.Equal(b, []int{3}, b.cycle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
 	}
 }
 
@@ -397,7 +411,7 @@ func (b *bench) guardClosesLate(permits int, visitors ...int) {
 	b.asks(one, exclusively, x)
 	time.Sleep(2 * looks) // time for a look
 	b.unlock(others)
-	require.Equal(b, []*party{one}, b.victims(parties...))
+	require.Equal(b, []int{0}, b.victims(parties...))
 }
 
 func deadlockThatAGuardClosesLate(b *bench) { b.guardClosesLate(3, 1) }
@@ -423,7 +437,7 @@ func victimKeepsItsAge(b *bench) {
 	b.begins(two, exclusively, x)
 	b.until(func() bool { return two.p.Stats().Waiting > 0 }, "the party waits")
 	b.begins(one, exclusively, y)
-	require.Equal(b, []*party{one}, b.victims(one, two))
+	require.Equal(b, []int{0}, b.victims(one, two))
 }
 
 // The same with handles of the calls, in a loop: one of them begins later than the others each
@@ -486,10 +500,12 @@ func lockAllWaitsTwice(b *bench, with, wanted string, opts ...lockpool.LockOptio
 		_, err := h.LockAll(ctx, []string{first, second}, opts...)
 		return err
 	}, "")
-	time.Sleep(looks / 10) // a wait for a plain lock is shown a moment after the beginning
+	if with != "" {
+		b.shown(first)
+	}
 	b.asks(last, exclusively, wanted)
 	b.close(other.h)
-	require.Equal(b, []*party{last}, b.victims(all, last))
+	require.Equal(b, []int{1}, b.victims(all, last))
 }
 
 // A wait keeps its place when another goroutine ends a hold of the same handle whose node
@@ -567,7 +583,7 @@ func deadlockThroughADowngrade(b *bench) {
 	b.asks(one, exclusively, y)
 	b.unlock(l) // by another goroutine
 	b.begins(two, exclusively, x)
-	require.Equal(b, []*party{two}, b.victims(two, one))
+	require.Equal(b, []int{0}, b.victims(two, one))
 }
 
 // Asking for a lock back hides nothing of a cycle.
@@ -580,6 +596,6 @@ func deadlockOfRevokedParties(b *bench) {
 			require.NoError(b, b.looker.Revoke(b.ctx, name, b.nodes(name)...))
 		}
 		b.begins(parties[1], get, x)
-		require.Equal(b, parties[1:], b.victims(parties...), "%d", i)
+		require.Equal(b, []int{1}, b.victims(parties...), "%d", i)
 	}
 }
