@@ -1,5 +1,7 @@
 package drivertest
 
+// This file lists the laws: their parts, and what a part demands.
+
 // law is a law of package driver, or an optional interface.
 type law struct {
 	name  string

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests the handler that logs in the background.
+
 import (
 	"context"
 	"fmt"

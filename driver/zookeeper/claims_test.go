@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests the turns of creates and deletes of one path within a process.
+
 import (
 	"runtime"
 	"testing"

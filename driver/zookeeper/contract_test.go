@@ -1,5 +1,8 @@
 package zookeeper_test
 
+// This file proves the laws of package driver, for each layout, and on followers that are
+// behind.
+
 import (
 	"fmt"
 	"slices"

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file has the examples of the package.
+
 import (
 	"context"
 	"crypto/tls"

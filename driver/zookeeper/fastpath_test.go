@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests the watch on a queue's own node, which stays while contenders come and go.
+
 import (
 	"testing"
 	"testing/synctest"

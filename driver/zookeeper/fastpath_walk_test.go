@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file walks a session and a queue at random, and compares what fastpaths concludes from
+// numbers with the truth.
+
 import (
 	"fmt"
 	"math/rand/v2"

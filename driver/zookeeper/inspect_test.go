@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file tests the reads of Inspect: their number at once, lost connections, and a
+// contender that changes meanwhile.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file tests locks whose nodes are named for Curator or kazoo, beside each other.
+
 import (
 	"fmt"
 	"regexp"

@@ -1,5 +1,8 @@
 package zookeeper_test
 
+// This file tests leases with the answers of an ensemble, on embedded servers, which answer as
+// the tests say.
+
 import (
 	"testing"
 	"time"
@@ -12,9 +15,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// These tests of lease.go need an ensemble whose answers they control, so they run
-// on embedded servers only.
 
 // holderSession returns a session that holds a node.
 func holderSession(t *testing.T, s *zktest.Server) zktest.Session {

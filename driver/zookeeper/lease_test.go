@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file tests when a lease ends, by its own clock: proofs, stops, and random histories of
+// a leader.
+
 import (
 	"container/heap"
 	"math/rand/v2"

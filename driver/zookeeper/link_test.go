@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests connections that are slow, break anywhere, or carry wrong answers.
+
 import (
 	"context"
 	"encoding/binary"

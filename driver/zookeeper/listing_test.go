@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests listings that several callers share.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file tests what a session logs, and that a slow logger delays no lock.
+
 import (
 	"context"
 	"log/slog"

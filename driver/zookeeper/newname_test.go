@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests the guess whether the directory of a lock exists.
+
 import (
 	"fmt"
 	"testing"

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file compares packets of the session's own protocol with those of go-zookeeper.
+
 import (
 	"encoding/binary"
 	"net"

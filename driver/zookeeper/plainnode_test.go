@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests answers and watches that come late to the node of a plain lock.
+
 import (
 	"testing"
 	"testing/synctest"

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests sessions under random faults: no node, watch or goroutine stays.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests what a check of watched nodes costs in a long queue.
+
 import (
 	"fmt"
 	"testing"

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file tests that the proofs of a lease are answered beside thousands of waiters.
+
 import (
 	"context"
 	"errors"

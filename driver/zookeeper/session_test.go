@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file tests the life of a session: in a bubble, in an epoch without tokens, and in its
+// last requests.
+
 import (
 	"context"
 	"encoding/binary"

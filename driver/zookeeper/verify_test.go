@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file tests Verify and Inspect: each node counts, and each request.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package zookeeper_test
 
+// This file tests which answers and events about a session's own node grant a lock.
+
 import (
 	"testing"
 	"testing/synctest"
