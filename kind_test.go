@@ -243,11 +243,13 @@ func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	names, err := others.List(b.Ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)
+	_, err = b.Admin.Create(b.Chroot+"/s/note", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
 	q, err := others.Queue(b.Ctx, "s")
 	require.NoError(t, err)
 	require.Len(t, q.Contenders, 1)
 	require.Equal(t, []any{"semaphore", true, 2}, []any{q.Contenders[0].Kind, q.Contenders[0].Holds, q.Contenders[0].Permits})
-	require.Empty(t, q.Foreign)
+	require.Equal(t, []string{"note"}, q.Foreign)
 	require.NoError(t, others.Revoke(b.Ctx, "s"))
 	select {
 	case <-held.Revoked():

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -109,6 +111,20 @@ func TestRestEndsWithItsNode(t *testing.T) {
 		b.AwaitLoss(l)
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 		require.Zero(t, p.Stats().Resting)
+
+		// The timer of a rest that has ended keeps nothing.
+		handle := func() weak.Pointer[lockpool.Handle] {
+			h, err := p.Handle(b.Ctx)
+			require.NoError(t, err)
+			b.Unlock(b.Lock(h, "e", option))
+			require.NoError(t, h.Close(b.Ctx))
+			return weak.Make(h)
+		}()
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/e/"+b.Children("e")[0], -1))
+		b.Until(func() bool {
+			runtime.GC()
+			return handle.Value() == nil
+		}, "the handle is garbage")
 	})
 }
 

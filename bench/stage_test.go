@@ -141,11 +141,11 @@ func (s *stage) unlock(l *lockpool.Lock) { require.NoError(s, l.Unlock(s.Context
 
 // wait starts a goroutine waiting for a lock. It returns one function to end the wait, and
 // one to return the lock once granted.
-func (s *stage) wait(p *lockpool.Pool, name string) (giveUp func(), granted func() *lockpool.Lock) {
+func (s *stage) wait(p *lockpool.Pool, name string, opts ...lockpool.LockOption) (giveUp func(), granted func() *lockpool.Lock) {
 	ctx, cancel := context.WithCancel(s.Context())
 	locks := make(chan *lockpool.Lock, 1)
 	go func() { // ends with the grant, or on giving up
-		l, err := p.Lock(ctx, name)
+		l, err := p.Lock(ctx, name, opts...)
 		if err == nil {
 			locks <- l
 		}
@@ -289,6 +289,13 @@ func contended(t *testing.T, n int) operations {
 			found[waiting] = s.measureLong(time.Hour, n)
 		}
 		found["`Unlock` that hands the lock over"] = s.measure(func() { s.unlock(holder) })
+
+		plain := s.lock(s.connected(), "plain", lockpool.Plain())
+		for range n - 1 {
+			s.wait(s.connected(), "plain", lockpool.Plain())
+		}
+		time.Sleep(time.Second)
+		found["`Unlock` of a plain lock, all others waiting"] = s.measure(func() { s.unlock(plain) })
 	})
 	return found
 }

@@ -5,6 +5,7 @@ package memory_test
 import (
 	"context"
 	"math"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,6 +217,23 @@ func TestNothingRuns(t *testing.T) {
 		cancel()
 		require.Error(t, s.Leave(ctx, "a", first.Node))
 	})
+}
+
+// A session expires before its nodes go, so who sees a node gone finds the session over.
+func TestSessionIsOverBeforeItsNodesAreGone(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	s, other := must(store.Connect(t.Context()))(t), must(store.Connect(t.Context()))(t)
+	var nodes []driver.Node
+	for range 5000 {
+		nodes = append(nodes, must(s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive}))(t).Node)
+	}
+	watches := must(other.Watch(t.Context(), "q", nodes...))(t)
+	go store.Expire(s.Info().ID) // ends when all nodes are gone
+	for watches[0].Fired() == 0 && watches[4999].Fired() == 0 {
+		runtime.Gosched()
+	}
+	require.Error(t, s.Err())
 }
 
 // Order numbers say which node is older, also when the numbers of a queue start over.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -308,6 +309,25 @@ func TestServerWithoutContainers(t *testing.T) {
 	require.Equal(t, 3, requestsFor(own, func() { b.Unlock(b.Lock(p, "a/d")) }))
 	own.ReapContainers()
 	require.Equal(t, []string{"b", "c", "d"}, b.Children("a"))
+}
+
+// The directories of the waits for plain locks go like the directories of queues.
+func TestDirectoriesOfWaitsGo(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	s := connect(t, b, zookeeper.LayoutCurator)
+	joined, err := s.Join(b.Ctx, driver.Waits+"/orders/7", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	require.NoError(t, s.Leave(b.Ctx, driver.Waits+"/orders/7", joined.Node))
+	require.Equal(t, []string{"7"}, b.Children(driver.Waits+"/orders"))
+	for range 3 {
+		own.ReapContainers()
+	}
+	exists, _, err := b.Admin.Exists(b.Chroot + "/" + driver.Waits)
+	require.NoError(t, err)
+	require.False(t, exists)
+	require.NoError(t, s.Close(b.Ctx))
 }
 
 // A listing over the limit is an error that names the limit. The connection stays, and other

@@ -291,8 +291,8 @@ func expiredSessionLosesItsLocks(b *bench) {
 	next := rival.granted()
 	require.Greater(b, b.token(next), token)
 	b.unlock(next)
+	b.unlock(b.lock(h, a)) // on another session
 	b.close(h)
-	b.unlock(b.lock(p, a)) // on another session
 
 	err = p.Do(b.ctx, a, func(ctx context.Context) error {
 		b.expire(a)
@@ -324,15 +324,19 @@ func expiredWaiterQueuesAgain(b *bench) {
 }
 
 func brokenHolderLearnsOfIt(b *bench) {
-	p, a := b.pool(), b.name("a")
-	l := b.lock(p, a)
+	h, a := b.handle(b.pool()), b.name("a")
+	l := b.lock(h, a)
 	w := b.enqueue(b.pool(), a, 2)
 	node := b.nodes(a)[0]
 	require.NoError(b, b.looker.Break(b.ctx, a, node))
 	b.isLost(l)
+	_, err := l.Token(b.ctx)
+	require.ErrorIs(b, err, lockpool.ErrLockLost)
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 	b.unlock(w.granted())
-	err := b.looker.Break(b.ctx, a, node)
+	b.unlock(b.lock(h, a))
+	b.close(h)
+	err = b.looker.Break(b.ctx, a, node)
 	require.ErrorIs(b, err, lockpool.ErrNotHeld)
 	require.ErrorContains(b, err, node+" is gone")
 	for _, bad := range []string{"", "config", "../" + node} {

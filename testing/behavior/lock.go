@@ -178,6 +178,7 @@ func invalidNames(b *bench) {
 		}
 	}
 	require.Zero(b, p.Stats().InUse)
+	require.Zero(b, p.Stats().OpenSessions, "nothing was sent")
 }
 
 // Any text is a part of a name, and what looks like the name of a node is not taken for one.

@@ -434,9 +434,10 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(0)))
 	b.isFree(a)
 
-	granted := time.Now()
 	outer := b.lock(h, a, lockpool.HoldAtLeast(time.Millisecond))
-	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(short))) // the later end applies
+	time.Sleep(short / 2)
+	granted := time.Now()
+	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(short))) // the later end applies, by its own grant
 	b.unlock(outer)
 	b.unlock(b.lock(p, a))
 	b.took(short, granted)

@@ -92,6 +92,7 @@ var All = []Play{
 	{Name: "observe plain", Warm: 1, Rival: true, Act: (*Stage).observe, Way: Plain},
 	{Name: "once", Warm: 1, Act: (*Stage).FinishARun},
 	{Name: "once wait", Warm: 1, Act: (*Stage).waitForARun},
+	{Name: "once done", Warm: 1, Act: (*Stage).seeARun},
 	{Name: "once within", Warm: 1, Act: (*Stage).finishARunWithin},
 	{Name: "nested", Warm: 1, Act: (*Stage).nest},
 	{Name: "deadlock", Warm: 1, Act: deadlock(Exclusively, Exclusively, false), Opts: soon},
@@ -428,6 +429,16 @@ func (s *Stage) waitForARun() {
 	}))
 	_, err := end()
 	s.check(err, lockpool.ErrDone)
+}
+
+// seeARun asks for a run that the rival has finished.
+func (s *Stage) seeARun() {
+	require.NoError(s, s.Others.Once(s.Ctx, "a", "key", func(context.Context) error { return nil }))
+	s.check(s.Pool.Once(s.Ctx, "a", "key", func(context.Context) error { return errors.New("it ran") }), lockpool.ErrDone)
+	runs, err := s.Pool.Finished(s.Ctx, "a")
+	if s.check(err) {
+		require.Len(s, runs, 1)
+	}
 }
 
 // finishARunWithin calls Once under the lock of the run, and keeps the lock. There is a

@@ -126,7 +126,9 @@ func (s *Stage) check(err error, expected ...error) bool {
 	case err == nil:
 		require.FailNow(s, "no error")
 	case s.Effect == Unseen || !errors.As(err, &locking):
-	case s.Effect == Losing && (errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, driver.ErrSessionLost)): // a loss leaves a release open
+	case s.Effect == Losing && errors.Is(err, lockpool.ErrLockLost):
+		return false
+	case s.Effect == Losing && errors.Is(err, driver.ErrSessionLost) && locking.Op == "unlock": // a loss leaves a release open
 		return false
 	case s.Effect != Losing && s.Allows(err):
 		return false
