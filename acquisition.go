@@ -18,7 +18,6 @@ import (
 // acquire acquires a lock not held by the handle, with l as the Lock.
 func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock) error {
 	if err := h.pool.checkName(name); err != nil {
-		h.returnIfUnused()
 		return err
 	}
 	ctx, cancel := req.bound(ctx)

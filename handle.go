@@ -138,16 +138,31 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	h.mu.Unlock()
 	if held == nil && err == nil {
 		err = h.acquire(ctx, name, req, l)
-	} else if err != nil {
-		h.returnIfUnused() // the handle may have been created for this call
 	}
 	if err != nil {
 		return nil, notAcquired(req.String(), name, err)
 	}
-	if req.atLeast > 0 && req.op != opLockAll { // LockAll may fail to get all the locks
-		l.holdAtLeast(req.atLeast)
+	if req.op != opLockAll { // LockAll may fail to get all the locks
+		l.apply(req)
 	}
 	return l, nil
+}
+
+// apply applies the options of a request that concern the whole hold.
+func (l *Lock) apply(req request) {
+	applied := false
+	defer func() {
+		if !applied { // user code panics, so the caller cannot unlock
+			_ = l.hold.handle.unlock(canceled, l)
+		}
+	}()
+	if req.revocable {
+		l.hold.makeRevocable()
+	}
+	if req.atLeast > 0 {
+		l.holdAtLeast(req.atLeast)
+	}
+	applied = true
 }
 
 // unlock leaves a lock once.
@@ -191,6 +206,8 @@ func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandl
 
 func (h *Handle) close(ctx context.Context, cause error) error {
 	refuseNil(ctx)
+	var panicked any
+	defer raise(&panicked)
 	h.mu.Lock()
 	h.markClosed(cause)
 	holds := h.holds
@@ -199,7 +216,7 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 		held.entries.clear()
 	}
 	h.mu.Unlock()
-	h.abandonAcquisition(cause)
+	guard(&panicked, func() { h.abandonAcquisition(cause) })
 	defer h.returnIfUnused()
 	var errs []error
 	for name, held := range holds {

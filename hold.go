@@ -61,9 +61,6 @@ func (h *hold) checkReentry(req request) error {
 			return err
 		}
 	}
-	if req.revocable && req.op != opLockAll { // LockAll may fail to get all the locks
-		h.makeRevocable()
-	}
 	return nil
 }
 
@@ -237,6 +234,13 @@ func guard(panicked *any, call func()) {
 		}
 	}()
 	call()
+}
+
+// raise raises a panic that guard has kept.
+func raise(panicked *any) {
+	if *panicked != nil {
+		panic(*panicked)
+	}
 }
 
 // markLost records that an ended life was ended by a loss, as the release has shown.
@@ -493,9 +497,7 @@ func (r *release) conclude(ctx context.Context, err error) {
 // report reports the release to telemetry.
 func (r release) report(ctx context.Context) {
 	h := r.hold
-	if r.panicked != nil {
-		defer panic(r.panicked)
-	}
+	defer raise(&r.panicked)
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
 	}
@@ -509,9 +511,7 @@ func (r release) report(ctx context.Context) {
 // called once, where the hold was ended: a lost lock needs no Unlock to free the handle.
 func (h *hold) reportEnd(cause error) {
 	defer h.handle.pool.removeHold(h)
-	if h.life.panicked != nil {
-		defer panic(h.life.panicked)
-	}
+	defer raise(&h.life.panicked)
 	var lost error
 	if errors.Is(cause, ErrLockLost) {
 		lost = cause

@@ -41,7 +41,7 @@ func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption
 func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		all, err := h.lockAll(ctx, names, opts)
-		if !errors.Is(err, ErrNotHeld) { // as in Pool.enter
+		if ctx.Err() != nil || !errors.Is(err, ErrNotHeld) { // as in Pool.enter
 			return all, err
 		}
 	}
@@ -97,12 +97,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	complete = true
 	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
-		if req.revocable {
-			l.hold.makeRevocable()
-		}
-		if req.atLeast > 0 {
-			l.holdAtLeast(req.atLeast)
-		}
+		l.apply(req)
 		life := &l.hold.life
 		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
 	}

@@ -181,7 +181,7 @@ func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts
 func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		l, err := h.enter(ctx, name, req, l)
-		if !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
+		if ctx.Err() != nil || !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
 			return l, err
 		}
 	}
@@ -189,6 +189,7 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 	if err != nil {
 		return nil, notAcquired(req.String(), name, err)
 	}
+	defer h.returnIfUnused() // after an error, or a panic in user code
 	return h.enter(ctx, name, req, l)
 }
 
@@ -278,7 +279,11 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	select {
 	case <-drained:
 	case <-ctx.Done():
-		err = fmt.Errorf("lockpool: shutdown: closed while locks were held: %w", ctx.Err())
+		select {
+		case <-drained: // at the same time
+		default:
+			err = fmt.Errorf("lockpool: shutdown: closed while locks were held: %w", ctx.Err())
+		}
 	case <-p.alive.Done(): // by Close
 	}
 	return errors.Join(err, p.Close())
@@ -301,8 +306,10 @@ func (p *Pool) Close() error {
 	}
 	handles := slices.Collect(maps.Keys(p.handles)) // there will be no others
 	p.mu.Unlock()
-	for _, h := range handles {
-		h.abandonAcquisition(ErrPoolClosed) // which must not take the end of its session for a loss
+	var panicked any
+	defer raise(&panicked)
+	for _, h := range handles { // before the sessions end, which an acquisition would take for a loss
+		guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
 	}
 	var early error
 	for _, h := range held {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/petermattis/goid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -21,8 +22,11 @@ var handleTests = []test{
 	{"InnerLockOutlivesTheOuter", innerLockOutlivesTheOuter, nil},
 	{"SecondUnlockChangesNothing", secondUnlockChangesNothing, nil},
 	{"HolderInAContextUnlocksWhileItWaits", holderInAContextUnlocksWhileItWaits, nil},
+	{"WaitInTheContextOfAnUnlockedLock", waitInTheContextOfAnUnlockedLock, nil},
 	{"Do", handleDo, nil},
 	{"DoThatPanicsOrFails", doThatPanicsOrFails, nil},
+	{"CloseThatPanics", closeThatPanics, nil},
+	{"EntryOfARevokedLock", entryOfARevokedLock, nil},
 	{"NilFunctionsAndOptions", nilFunctionsAndOptions, nil},
 	{"ConcurrentUse", concurrentUse, nil},
 	{"MovesBetweenGoroutines", movesBetweenGoroutines, nil},
@@ -154,6 +158,21 @@ func holderInAContextUnlocksWhileItWaits(b *bench) {
 	require.Zero(b, p.Stats().InUse)
 }
 
+// If the unlock ends the context of the wait, the error still says that the lock was busy.
+func waitInTheContextOfAnUnlockedLock(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	held, l := b.lock(b.pool(), c), b.lock(p, a)
+	unlocks := do(b, func(ctx context.Context) error {
+		b.waiting(p, 1)
+		return l.Unlock(ctx)
+	})
+	_, err := p.Lock(l.Context(b.ctx), c)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	require.ErrorIs(b, err, lockpool.ErrNotHeld, "why the context has ended")
+	require.NoError(b, unlocks.returned())
+	b.unlock(held)
+}
+
 func handleDo(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	h := b.handle(p)
@@ -198,7 +217,7 @@ func doThatPanicsOrFails(b *bench) {
 		// And if a method of its context panics, before the function or after.
 		for _, within := range []bool{false, true} {
 			for calls, over := int64(1), false; !over; calls++ {
-				ctx := panickingContext{b.ctx, new(atomic.Int64)}
+				ctx := panickingContext{b.ctx, goid.Get(), new(atomic.Int64)}
 				if !within {
 					ctx.left.Store(calls)
 				}
@@ -227,14 +246,67 @@ func doThatPanicsOrFails(b *bench) {
 	require.Zero(b, p.Stats().InUse)
 }
 
-// panickingContext is a context one of whose methods panics once, after some calls of them.
+// A method of the context of a waiting call panics when the call gives up.
+func closeThatPanics(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	held := b.lock(b.pool(), c)
+	for calls, over := int64(1), false; !over; calls++ {
+		h := b.handle(p)
+		b.lock(h, a)
+		var left atomic.Int64
+		goroutine := goid.Get()
+		w := do(b, func(ctx context.Context) error {
+			_, err := h.Lock(panickingContext{ctx, goroutine, &left}, c)
+			return err
+		})
+		b.waiting(p, 1)
+		left.Store(calls)
+		func() {
+			defer func() { over = recover() == nil }()
+			_ = h.Close(b.ctx)
+		}()
+		b.isFree(a)
+		require.ErrorIs(b, w.returned(), lockpool.ErrHandleClosed)
+		require.Zero(b, p.Stats().InUse)
+	}
+	b.unlock(held)
+}
+
+// Revocable ends the contexts of a lock that was revoked before, and a parent of one asks for
+// the depth.
+func entryOfARevokedLock(b *bench) {
+	h, a := b.handle(b.pool()), b.name("a")
+	l := b.lock(h, a)
+	var parent lookingContext
+	parent.Context, parent.look = b.ctx, func() {}
+	ctx := l.Context(&parent)
+	require.NoError(b, b.looker.Revoke(b.ctx, a))
+	<-l.Revoked()
+	parent.look = func() { l.Depth() }
+	b.unlock(b.lock(h, a, lockpool.Revocable()))
+	<-ctx.Done()
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrRevoked)
+	b.close(h)
+}
+
+// lookingContext is a context whose Value calls look.
+type lookingContext struct {
+	context.Context
+	look func()
+}
+
+func (c *lookingContext) Value(key any) any { c.look(); return c.Context.Value(key) }
+
+// panickingContext is a context one of whose methods panics once, after some calls of them
+// on a goroutine.
 type panickingContext struct {
 	context.Context
-	left *atomic.Int64
+	goroutine int64
+	left      *atomic.Int64
 }
 
 func (c panickingContext) step() {
-	if c.left.Add(-1) == 0 {
+	if goid.Get() == c.goroutine && c.left.Add(-1) == 0 {
 		panic("user code")
 	}
 }

@@ -197,6 +197,11 @@ func shutdownWaitsForHolders(b *bench) {
 }
 
 func shutdownEndsWithItsContext(b *bench) {
+	ended, cancel := context.WithCancel(b.ctx)
+	cancel()
+	for range 20 {
+		require.NoError(b, b.pool().Shutdown(ended), "nothing is held")
+	}
 	p, a := b.pool(), b.name("a")
 	held := b.lock(p, a)
 	require.ErrorIs(b, p.Shutdown(b.timeout(50*time.Millisecond)), context.DeadlineExceeded)
