@@ -20,17 +20,15 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	if err := h.pool.checkName(name); err != nil {
 		return err
 	}
-	ctx, cancel := req.bound(ctx)
-	defer cancel()
 	returned := false
 	defer func() {
 		if !returned && l.hold != nil { // user code panics, so the caller cannot unlock
-			ended, cancel := context.WithCancel(ctx)
-			cancel()
-			_ = h.unlock(ended, l) // continues in the background
+			_ = h.unlock(canceled, l) // continues in the background
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
+		ctx, cancel := req.bound(ctx)
+		defer cancel()
 		a := &acquisition{pool: h.pool, name: name, req: req}
 		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
 		ctx = a.begin(ctx)
@@ -75,7 +73,7 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
 	until := h.pool.accepting
 	h.mu.Lock()
-	if len(h.holds) > 0 {
+	if h.holdsAnyLocked() {
 		until = h.pool.alive
 	}
 	h.mu.Unlock()
@@ -177,11 +175,13 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	take, queue := a.req.recipe(claim)
 	node, err := take(within)
 	err = nested.explain(ctx, err)
+	if nested != nil && err == nil {
+		nested.tried = false
+	}
 	nested.end() // before user code is told
 	if err != nil {
 		return nil, err
 	}
-	nested.gotNested()
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
 
@@ -332,7 +332,7 @@ func (a *acquisition) Requeued(why error) {
 // Woken implements recipe.Observer.
 func (a *acquisition) Woken(e driver.Event, nearest bool) {
 	if e == driver.Interrupted || nearest && e != driver.Changed {
-		a.progress.woken()
+		a.progress.woken(e)
 	}
 	a.Acquisition.Woken(e, nearest)
 }

@@ -33,7 +33,8 @@ func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc
 // withCause completes the error of a call on the pool whose context has ended: with the
 // context's error, for example if a session was lost at the same moment, and with the cause.
 // The handle is nil if the call has none. If the context was that of a lock, the error names
-// the lock, and is ErrPoolClosed or ErrHandleClosed only if the call's own pool or handle is.
+// the lock. The error is ErrPoolClosed or ErrHandleClosed only if the call's own pool or handle
+// is closed, and tells the cause as an error only if the lock is of the call's own handle.
 func (p *Pool) withCause(ctx context.Context, h *Handle, err error) error {
 	cause := context.Cause(ctx)
 	held := heldWith(ctx, cause)
@@ -45,7 +46,7 @@ func (p *Pool) withCause(ctx context.Context, h *Handle, err error) error {
 		err = fmt.Errorf("%w: %w", err, ctx.Err())
 	}
 	switch {
-	case closed:
+	case closed, held != nil && held.handle != h:
 		err = fmt.Errorf("%w: the context of lock %q has ended: %v", err, held.name, cause)
 	case held != nil:
 		err = fmt.Errorf("%w: the context of lock %q has ended: %w", err, held.name, cause)

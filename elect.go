@@ -30,8 +30,8 @@ const (
 // and only then unlocks or stands again, so one call of Elect never leads twice at a time.
 // [LockFromContext] finds the lock, for the fencing token.
 //
-// When lead returns nil before the context ends, Elect unlocks and returns nil. In all
-// other cases Elect stands again, behind the waiting candidates:
+// When lead returns nil before the context ends, Elect unlocks and returns nil, or the error
+// of an unlock that the service has not confirmed. In all other cases Elect stands again, behind the waiting candidates:
 //
 //   - If lead returns an error, Elect unlocks, so that another candidate leads, and logs
 //     the error.

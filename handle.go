@@ -32,8 +32,6 @@ type Handle struct {
 	giveUp    context.CancelCauseFunc // ends it
 	slot      *puddleSlot
 	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
-	age       int64       // order number of the first request ended by a deadlock; 0 if there is none
-	hasGot    bool        // got a nested lock since
 	cause     error       // why closed is set
 }
 

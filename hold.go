@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -212,9 +213,7 @@ func (l *life) end(cause error) bool {
 			a.ring() // before lost is raised
 		}
 	}
-	for c := range contexts {
-		guard(&l.panicked, func() { c.end(cause) })
-	}
+	l.panicked = endAll(maps.Keys(contexts), cause, cause == ErrNotHeld || cause == ErrHandleClosed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if cause != ErrNotHeld {
@@ -259,7 +258,7 @@ func (l *life) setRevocable() {
 	l.mu.Lock()
 	l.revocable = true
 	l.mu.Unlock()
-	l.endContexts(ErrRevoked, func(*heldContext) bool { return l.revoked.happened })
+	l.endContexts(ErrRevoked, true, func(*heldContext) bool { return l.revoked.happened })
 }
 
 // revoke notifies the holder that the lock is revoked.
@@ -267,18 +266,19 @@ func (l *life) revoke() {
 	l.mu.Lock()
 	l.revoked.raise()
 	l.mu.Unlock()
-	l.endContexts(ErrRevoked, func(*heldContext) bool { return l.revocable })
+	l.endContexts(ErrRevoked, false, func(*heldContext) bool { return l.revocable })
 }
 
 // endEntry ends the contexts of an unlocked entry.
 func (l *life) endEntry(id uint64) {
 	if l.watched.Load() {
-		l.endContexts(ErrNotHeld, func(c *heldContext) bool { return c.entry == id })
+		l.endContexts(ErrNotHeld, true, func(c *heldContext) bool { return c.entry == id })
 	}
 }
 
-// endContexts ends the contexts for which ends returns true. ends is called with mu held.
-func (l *life) endContexts(cause error, ends func(*heldContext) bool) {
+// endContexts ends the contexts for which ends returns true, as endAll does, and panics if
+// user code does. ends is called with mu held.
+func (l *life) endContexts(cause error, ownCall bool, ends func(*heldContext) bool) {
 	var ended []*heldContext
 	l.mu.Lock()
 	for c := range l.contexts {
@@ -288,9 +288,8 @@ func (l *life) endContexts(cause error, ends func(*heldContext) bool) {
 		}
 	}
 	l.mu.Unlock()
-	for _, c := range ended {
-		c.end(cause)
-	}
+	panicked := endAll(slices.Values(ended), cause, ownCall)
+	raise(&panicked)
 }
 
 // isRevoked reports whether a revocation has ended the contexts.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/lockpool/lockpool/recipe"
 )
 
 // MultiLock is a set of locks taken together by one holder. Like a [Lock], it must not be
@@ -67,25 +69,43 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 			return nil, notAcquired(opLockAll, name, err)
 		}
 	}
+	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
+	returned := false
+	defer func() {
+		if !returned { // user code panics
+			_ = all.Unlock(canceled) // continues in the background
+		}
+	}()
+	err = h.takeAll(ctx, names, req, all)
+	returned = true
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// takeAll adds the named locks to all, or unlocks them after an error.
+func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *MultiLock) (err error) {
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
-	req.bounded, req.asked = false, new(int64) // LockAll asks for all with the first
-	waiting, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
-	complete := false
 	defer func() {
-		if !complete { // after an error, or a panic in user code
+		if err != nil {
 			_ = all.Unlock(ctx) // continues in the background after an error
 		}
 	}()
+	req.bounded, req.asked = false, new(int64) // LockAll asks for all with the first
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
 	for _, name := range names {
 		l, err := h.enter(waiting, name, req, new(Lock))
 		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-			return nil, context.Cause(waiting) // why a taken lock has ended
+			return context.Cause(waiting) // why a taken lock has ended
+		}
+		if err != nil && *req.asked != 0 && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
+			return recipe.Busy(err) // the time has passed in the wait for an earlier name
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		all.locks = append(all.locks, l)
 		life := &l.hold.life
@@ -94,14 +114,13 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 			defer context.AfterFunc(life.after(&life.revoked), func() { giveUp(notAcquired(opLockAll, name, ErrRevoked)) })()
 		}
 	}
-	complete = true
 	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
 		l.apply(req)
 		life := &l.hold.life
 		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
 	}
-	return all, nil
+	return nil
 }
 
 // Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks them

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/petermattis/goid"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
@@ -33,18 +32,18 @@ import (
 // the same victim (package waitgraph). Only the victim acts, for itself (victim.go).
 type nestedWait struct {
 	*acquisition
-	handle    *Handle
-	on        *session
-	ask       string
-	goroutine int64           // of the call
-	age       int64           // order number of an earlier try, or 0
-	holds     []*hold         // named by the nodes
-	named     []nodedata.Hold // the holds as named in the nodes
-	base      []byte          // of the data of the nodes, without the holds
-	at        string          // the place of the call in the program
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	victim    *DeadlockError // the deadlock that ended the wait, if known to the call
+	handle *Handle
+	on     *session
+	ask    string
+	age    int64           // order number of an earlier try, or 0
+	tried  bool            // the age is that of a victim, and the wait has not been granted the lock
+	holds  []*hold         // named by the nodes
+	named  []nodedata.Hold // the holds as named in the nodes
+	base   []byte          // of the data of the nodes, without the holds
+	at     string          // the place of the call in the program
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	victim *DeadlockError // the deadlock that ended the wait, if known to the call
 
 	looks looks
 	acts  chan struct{} // full while a request about the wait's nodes is under way: show, rewrite or leave
@@ -67,7 +66,6 @@ type nestedWait struct {
 func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (context.Context, *nestedWait) {
 	a.nested = nil
 	if a.req.try || !h.holdsAny() {
-		h.endAge()
 		return ctx, nil
 	}
 	holds := h.holdsNow()
@@ -75,8 +73,10 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 		return ctx, nil
 	}
 	p := h.pool
-	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
-	w.age = cmp.Or(h.ageOn(w.goroutine), a.hasAsked(0)) // of a wait without a place anymore, or of another lock of LockAll
+	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
+	w.age = p.ages.take(w)
+	w.tried = w.age != 0
+	w.age = cmp.Or(w.age, a.hasAsked(0)) // of a wait without a place anymore, or of another lock of LockAll
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
@@ -268,6 +268,9 @@ func (w *nestedWait) end() {
 		return
 	}
 	w.cancel(nil)
+	if w.tried {
+		w.pool.ages.put(w, w.age)
+	}
 	w.looks.unfollow()
 	w.pool.nested.remove(w)
 	w.mu.Lock()
@@ -298,7 +301,7 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 // attempt is as old as the wait.
 func (w *nestedWait) report(err error) {
 	if w != nil && w.victim != nil && errors.Is(err, w.victim) {
-		w.handle.remember(w.goroutine, w.asked())
+		w.pool.ages.put(w, w.asked())
 		w.Deadlocked(w.victim, w.victim.spans())
 	}
 }

@@ -119,7 +119,14 @@ func (p *Pool) Format(f fmt.State, _ rune) {
 func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
 	h, err := p.newHandle()
 	if err == nil {
+		opened := false
+		defer func() {
+			if !opened { // user code panics
+				_ = h.Close(canceled)
+			}
+		}()
 		err = h.open(ctx)
+		opened = true
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: open a handle: %w", err)

@@ -17,10 +17,16 @@ import (
 
 // progress is how far an acquisition has come.
 type progress struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	standing
+}
+
+// standing is what a wait stands behind.
+type standing struct {
 	session *session
 	node    string      // in the service's queue
 	behind  recipe.Wait // for what the acquisition waits there
+	busy    bool        // by the last answer of the service, another contender was in the way
 }
 
 func (p *progress) onSession(s *session) {
@@ -41,46 +47,47 @@ func (p *progress) waitsBehind(w recipe.Wait) {
 	if w.Data == nil && w.Behind == p.behind.Behind {
 		w.Data = p.behind.Data // from before a revocation of another client's node
 	}
-	p.behind = w
+	p.behind, p.busy = w, true
 }
 
-// setObstacle replaces what the acquisition waits behind.
-func (p *progress) setObstacle(behind recipe.Wait, s *session) {
+// standsLocally records where a wait in memory stands.
+func (p *progress) standsLocally(at standing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.behind, p.session = behind, s
+	p.session, p.behind, p.busy = at.session, at.behind, at.busy
 }
 
-func (p *progress) woken() {
+// woken is called for an event that may be the grant. Without a connection, the last answer
+// says no more that the lock is busy.
+func (p *progress) woken(e driver.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.behind = recipe.Wait{}
+	p.behind, p.busy = recipe.Wait{}, p.busy && e != driver.Interrupted
 }
 
 func (p *progress) requeued() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.node, p.behind = "", recipe.Wait{}
+	p.node, p.behind, p.busy = "", recipe.Wait{}, false
 }
 
-func (p *progress) now() (behind recipe.Wait, s *session, node string) {
+func (p *progress) now() standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.behind, p.session, p.node
+	return p.standing
 }
 
-// obstacle returns what the acquisition waits behind: for a wait in memory, the node that
+// stands returns where the acquisition stands: for a wait in memory, behind the node that
 // keeps the lock from the pool, or holds the lock for the pool.
-func (a *acquisition) obstacle() (behind recipe.Wait, s *session) {
+func (a *acquisition) stands() standing {
 	t, delegate, ok := a.pool.local.obstacle(&a.local)
 	switch {
 	case !ok:
-		delegate = &a.progress
+		return a.progress.now()
 	case t != nil:
-		return t.asObstacle(), t.session
+		return standing{session: t.session, behind: t.asObstacle(), busy: true}
 	}
-	behind, s, _ = delegate.now()
-	return behind, s
+	return delegate.now()
 }
 
 // warnLongWait is called when the wait has lasted for the duration of WithLongWait.
@@ -91,7 +98,8 @@ func (a *acquisition) warnLongWait() {
 		return
 	}
 	defer a.pool.work.Done()
-	w, s := a.obstacle()
+	at := a.stands()
+	w, s := at.behind, at.session
 	var holder driver.Node
 	var data []byte
 	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for the holder
@@ -110,13 +118,17 @@ func (a *acquisition) warnLongWait() {
 // for: another contender, named with the owner as far as known (ErrLocked), or an answer of
 // the service (ErrUnavailable).
 func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
-	w, _, _ := a.progress.now()
+	at := a.progress.now()
+	w := at.behind
 	switch node := w.Behind.String(); {
 	case errors.Is(err, errNoFreeHandle):
 	case node == "" && err == ctx.Err():
 		err = fmt.Errorf("no place in the queue yet: %w", err)
 	case node != "" && !strings.Contains(err.Error(), node):
 		err = fmt.Errorf("waiting behind %s: %w", node, err)
+	}
+	if at.busy {
+		err = recipe.Busy(err)
 	}
 	err = unanswered(err)
 	if owner := nodedata.Parse(w.Data).String(); owner != "" {

@@ -4,6 +4,8 @@ package lockpool
 
 import (
 	"context"
+	"errors"
+	"iter"
 	"slices"
 
 	"github.com/petermattis/goid"
@@ -31,18 +33,28 @@ func newHeldContext(parent context.Context, l *Lock) *heldContext {
 	c := &heldContext{parent: parent, hold: l.hold, entry: l.entry, goroutine: goid.Get()}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	if cause := l.hold.addContext(c); cause != nil {
-		c.end(cause)
+		c.cancel(cause)
 	}
 	return c
 }
 
-// end ends the context. It runs methods of the parent, which are user code, so no mutex is
-// held.
-func (c *heldContext) end(cause error) {
-	if c.forget != nil {
-		c.forget()
+// endAll ends contexts for a cause. Each cancellation ends its context, and then calls
+// methods of the parent, which are user code and may block or panic: no mutex is held. In a
+// call of the holder, endAll waits for the methods, and returns what the last panic was
+// about. A loss or a revocation concerns other holders, too, and waits for no method.
+func endAll(contexts iter.Seq[*heldContext], cause error, ownCall bool) (panicked any) {
+	for c := range contexts {
+		if c.forget != nil {
+			c.forget()
+		}
+		if ownCall {
+			guard(&panicked, func() { c.cancel(cause) })
+			continue
+		}
+		go c.cancel(cause) // ends when the methods return
+		<-c.Context.Done()
 	}
-	c.cancel(cause)
+	return panicked
 }
 
 // Value implements context.Context.
@@ -75,7 +87,10 @@ func LockFromContext(ctx context.Context) (*Lock, bool) {
 // carriedHandle returns the handle that ctx carries on this goroutine, or nil.
 func (p *Pool) carriedHandle(ctx context.Context) *Handle {
 	c, _ := ctx.Value(holderKey{p}).(*heldContext)
-	if c == nil || c.goroutine != goid.Get() || c.hold.handle.closed.Load() {
+	if c == nil || c.goroutine != goid.Get() {
+		return nil
+	}
+	if c.hold.handle.closed.Load() && !errors.Is(c.hold.life.err(), ErrLockLost) { // a lost lock stays lost
 		return nil
 	}
 	return c.hold.handle

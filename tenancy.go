@@ -362,13 +362,10 @@ func (t *tenancy) asObstacle() recipe.Wait {
 
 // explainLocally returns the error of a wait in memory whose context has ended.
 func (a *acquisition) explainLocally(ctx context.Context) error {
-	w, s := a.obstacle()
-	a.progress.setObstacle(w, s)
-	switch {
-	case s == nil:
+	at := a.stands()
+	a.progress.standsLocally(at)
+	if at.session == nil {
 		return a.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
-	case w.Behind.Name != "":
-		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", w.Behind, ctx.Err()))
 	}
 	return ctx.Err()
 }
@@ -387,8 +384,7 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 		behind = t.nodeNow().Name
 	}
 	if delegate != nil {
-		_, _, node := delegate.now()
-		behind = cmp.Or(node, behind)
+		behind = cmp.Or(delegate.now().node, behind)
 	}
 	for _, w := range found {
 		kind := driver.Exclusive

@@ -5,6 +5,7 @@ package lockpool
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,54 +66,14 @@ func (w *nestedWait) lookInMemory() {
 	}
 }
 
-// A victim that tries again keeps its age: the new request is as old as the first one ended
-// by a deadlock, so the caller is not the victim for ever. A handle remembers the age until
-// the handle has got a nested lock and then holds nothing. Where each try has a handle of
-// its own, as with Pool.Lock, the goroutine remembers the age, until a nested lock is
-// granted.
-
-// remember remembers the order number of a request ended by a deadlock.
-func (h *Handle) remember(goroutine, order int64) {
-	h.mu.Lock()
-	h.age, h.hasGot = order, false
-	h.mu.Unlock()
-	h.pool.ages.set(goroutine, order)
-}
-
-// ageOn returns the age of a request of the handle on a goroutine, or 0.
-func (h *Handle) ageOn(goroutine int64) int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.age == 0 {
-		h.age = h.pool.ages.get(goroutine)
-	}
-	return h.age
-}
-
-// gotNested is called when the wait was granted the lock.
-func (w *nestedWait) gotNested() {
-	if w == nil || w.age == 0 {
-		return
-	}
-	w.handle.mu.Lock()
-	w.handle.hasGot = true
-	w.handle.mu.Unlock()
-	w.pool.ages.set(w.goroutine, 0)
-}
-
-// endAge is called when the handle holds nothing.
-func (h *Handle) endAge() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.hasGot && len(h.holds) == 0 {
-		h.age, h.hasGot = 0, false
-	}
-}
-
-// ages are the ages of requests by goroutine. Without another try, an age is forgotten.
+// ages are the ages of requests that were ended by a deadlock. A victim that tries again
+// keeps the age: the new request is as old as the first one, so no caller is the victim for
+// ever. A request tries again if the request holds the same locks and asks for the same one,
+// by whatever handle of the pool and on whatever goroutine. The age ends with the grant, or
+// is forgotten without another try.
 type ages struct {
 	mu  sync.Mutex
-	all map[int64]age
+	all map[string]age // by nestedWait.tries
 }
 
 type age struct {
@@ -125,28 +86,48 @@ const (
 	longAge  = 10 * time.Minute
 )
 
-func (a *ages) get(goroutine int64) int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all[goroutine].order
+// tries returns the key of the wait in the ages.
+func (w *nestedWait) tries() string {
+	var names []string
+	for _, held := range w.holds {
+		names = append(names, held.name)
+	}
+	slices.Sort(names)
+	return strings.Join(append(names, w.name), "\x00") // which no name contains
 }
 
-// set sets the age of requests on a goroutine, or forgets an age of 0.
-func (a *ages) set(goroutine, order int64) {
+// take returns an age and forgets the age: of two requests at once, one tries again.
+func (a *ages) take(w *nestedWait) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if delete(a.all, goroutine); order == 0 {
-		return
+	if len(a.all) == 0 {
+		return 0
+	}
+	key := w.tries()
+	found := a.all[key]
+	delete(a.all, key)
+	if time.Since(found.since) > longAge {
+		return 0
+	}
+	return found.order
+}
+
+// put remembers the age of a wait that was not granted the lock.
+func (a *ages) put(w *nestedWait, order int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = map[string]age{}
 	}
 	if len(a.all) >= mostAges {
-		for g, other := range a.all {
+		for key, other := range a.all {
 			if time.Since(other.since) > longAge {
-				delete(a.all, g)
+				delete(a.all, key)
 			}
 		}
 	}
-	if a.all == nil || len(a.all) >= mostAges {
-		a.all = map[int64]age{}
+	if len(a.all) >= mostAges {
+		clear(a.all)
 	}
-	a.all[goroutine] = age{order, time.Now()}
+	a.all[w.tries()] = age{order, time.Now()}
 }

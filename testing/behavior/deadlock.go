@@ -445,18 +445,34 @@ func victimKeepsItsAge(b *bench) {
 }
 
 // The same with handles of the calls, in a loop: one of them begins later than the others each
-// time.
+// time. One keeps another lock all the time, and each has a goroutine for a try, and other
+// nested locks before.
 func nobodyStarves(b *bench) {
 	const callers = 3
 	turns, starved := make([]int, callers), make([]int, callers)
 	pools, lock := b.pools(callers), func(i int) string { return b.name(fmt.Sprint("lock-", i%callers)) }
+	leader := b.handle(pools[0])
+	b.lock(leader, b.name("leader"))
 	b.together(callers, func(i int) error {
+		do := pools[i].Do
+		if i == 0 {
+			do = leader.Do
+		}
+		nested := func(first, second string) error {
+			tried := make(chan error)
+			go func() { // ends with the try
+				tried <- do(b.ctx, first, func(ctx context.Context) error {
+					time.Sleep(50 * time.Millisecond) // until all have the first of their locks
+					return do(ctx, second, nothing)
+				})
+			}()
+			return <-tried
+		}
+		own := b.name(fmt.Sprint("own-", i))
 		for began := time.Now(); time.Since(began) < 6*looks; {
 			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
-			err := pools[i].Do(b.ctx, lock(i), func(ctx context.Context) error {
-				time.Sleep(50 * time.Millisecond) // until all have the first of their locks
-				return pools[i].Do(ctx, lock(i+1), nothing)
-			})
+			require.NoError(b, nested(own, own+"-too"))
+			err := nested(lock(i), lock(i+1))
 			switch {
 			case err == nil:
 				turns[i]++
@@ -471,6 +487,7 @@ func nobodyStarves(b *bench) {
 		}
 		return nil
 	})
+	b.close(leader)
 	b.Log("turns", turns)
 	for i := range turns {
 		require.NotZero(b, turns[i], "caller %d", i)

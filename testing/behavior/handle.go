@@ -25,6 +25,7 @@ var handleTests = []test{
 	{"WaitInTheContextOfAnUnlockedLock", waitInTheContextOfAnUnlockedLock, nil},
 	{"Do", handleDo, nil},
 	{"DoThatPanicsOrFails", doThatPanicsOrFails, nil},
+	{"CallThatPanics", callThatPanics, nil},
 	{"CloseThatPanics", closeThatPanics, nil},
 	{"EntryOfARevokedLock", entryOfARevokedLock, nil},
 	{"NilFunctionsAndOptions", nilFunctionsAndOptions, nil},
@@ -244,6 +245,36 @@ func doThatPanicsOrFails(b *bench) {
 	}
 	b.close(h)
 	require.Zero(b, p.Stats().InUse)
+}
+
+// A call that gets a lock or a handle, and then panics in a method of its context, leaves
+// nothing.
+func callThatPanics(b *bench) {
+	p, a := b.pool(), b.name("a")
+	for what, call := range map[string]func(ctx context.Context) error{
+		"LockAll": func(ctx context.Context) error {
+			all, err := p.LockAll(ctx, []string{a, b.name("c")})
+			return errors.Join(err, all.Unlock(b.ctx))
+		},
+		"WaitAtMost": func(ctx context.Context) error { return p.Do(ctx, a, nothing, lockpool.WaitAtMost(time.Hour)) },
+		"Handle": func(ctx context.Context) error {
+			h, err := p.Handle(ctx)
+			if err == nil {
+				b.close(h)
+			}
+			return err
+		},
+	} {
+		for calls, over := int64(1), false; !over; calls++ {
+			ctx := panickingContext{b.ctx, goid.Get(), new(atomic.Int64)}
+			ctx.left.Store(calls)
+			func() {
+				defer func() { over = recover() == nil }()
+				_ = call(ctx)
+			}()
+			b.until(func() bool { s := p.Stats(); return s.Held == 0 && s.InUse == 0 }, "%s leaves nothing after call %d", what, calls)
+		}
+	}
 }
 
 // A method of the context of a waiting call panics when the call gives up.

@@ -269,6 +269,7 @@ func shutdownGrantsNothingAfterTheLastLock(b *bench) {
 
 var lossTests = []test{
 	{"Expired", expiredSessionLosesItsLocks, nil},
+	{"BesideABlockingParent", lossBesideABlockingParent, nil},
 	{"ExpiredWaiterQueuesAgain", expiredWaiterQueuesAgain, nil},
 	{"Broken", brokenHolderLearnsOfIt, []string{"Breaker"}},
 	{"BrokenWaiterQueuesAgain", brokenWaiterQueuesAgain, []string{"Breaker"}},
@@ -303,10 +304,32 @@ func expiredSessionLosesItsLocks(b *bench) {
 		b.expire(a)
 		<-ctx.Done()
 		require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
+		_, err := p.Lock(context.WithoutCancel(ctx), a)
+		require.ErrorIs(b, err, lockpool.ErrLockLost, "until the unlock")
 		return errWork
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
 	require.ErrorIs(b, err, errWork)
+}
+
+// A parent whose method blocks delays neither the news of a loss for the other holders nor
+// Close.
+func lossBesideABlockingParent(b *bench) {
+	p, goOn := b.pool(lockpool.WithMaxSessions(1)), make(chan struct{})
+	defer close(goOn)
+	parent := &lookingContext{b.ctx, func() {}}
+	var contexts []context.Context
+	for i := range 10 {
+		l := b.lock(p, b.name(fmt.Sprint(i)))
+		_ = l.Context(parent)
+		contexts = append(contexts, l.Context(b.ctx))
+	}
+	parent.look = func() { <-goOn }
+	b.expire(b.name("0"))
+	for _, ctx := range contexts {
+		<-ctx.Done()
+	}
+	require.NoError(b, p.Close())
 }
 
 func expiredWaiterQueuesAgain(b *bench) {

@@ -370,16 +370,19 @@ func contextEndsBeforeOthersShare(b *bench) {
 	b.close(h)
 }
 
-// A context ended with a lock names the lock, and does not say that another pool or handle
-// is closed.
+// A context ended with a lock names the lock, and the error of a call for another lock is not
+// about the former one: not lost, and no pool or handle is closed.
 func contextOfAnotherLock(b *bench) {
 	p, other, a := b.pool(), b.pool(), b.name("a")
 	h := b.handle(other)
 	byPool, byHandle := b.lock(other, a).Context(b.ctx), b.lock(h, b.name("c")).Context(b.ctx)
+	unlocked := b.lock(other, b.name("d"))
+	byUnlock := unlocked.Context(b.ctx)
+	b.unlock(unlocked)
 	b.close(h)
 	require.NoError(b, other.Close())
 	mine := b.handle(p)
-	for what, ctx := range map[string]context.Context{"pool closed": byPool, "handle closed": byHandle} {
+	for what, ctx := range map[string]context.Context{"pool closed": byPool, "handle closed": byHandle, "not held": byUnlock} {
 		for _, call := range []func() error{
 			func() error { _, err := p.Lock(ctx, a); return err },
 			func() error { _, err := mine.TryLock(ctx, a); return err },
@@ -394,6 +397,7 @@ func contextOfAnotherLock(b *bench) {
 			require.ErrorContains(b, err, b.prefix)
 			require.NotErrorIs(b, err, lockpool.ErrPoolClosed)
 			require.NotErrorIs(b, err, lockpool.ErrHandleClosed)
+			require.NotErrorIs(b, err, lockpool.ErrNotHeld)
 		}
 		_, err := other.Lock(ctx, a)
 		require.ErrorIs(b, err, lockpool.ErrPoolClosed)

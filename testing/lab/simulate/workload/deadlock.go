@@ -128,19 +128,40 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	}
 }
 
-// triesAgain reports whether a call may be as old as an earlier one of its goroutine, the
-// victim of a deadlock: no turn with a nested lock was over since. A lock is not nested if
-// the caller has lost all others, or has unlocked them in the same instant.
-func (d *deadlocks) triesAgain(w *wait) (again bool) {
-	for _, before := range d.waits {
-		if before.who != w.who || before.end > w.begin {
-			continue
+// triesAgain reports whether a call may be as old as an earlier one of its process, the
+// victim of a deadlock: no call that certainly was the same one again has been granted the
+// lock since.
+func (d *deadlocks) triesAgain(w *wait) bool {
+	return slices.ContainsFunc(d.waits, func(victim *wait) bool {
+		return victim.err == deadlock && victim.end <= w.end && victim.process == w.process && victim.sharesALock(w) &&
+			!slices.ContainsFunc(d.waits, func(granted *wait) bool {
+				return granted.err == "" && victim.end < granted.begin && granted.end < w.begin && granted.isAgain(victim)
+			})
+	})
+}
+
+// sharesALock reports whether two calls wait for the same lock.
+func (w *wait) sharesALock(other *wait) bool {
+	return slices.ContainsFunc(w.calls, func(c *call) bool {
+		return slices.ContainsFunc(other.calls, func(o *call) bool { return o.lock == c.lock })
+	})
+}
+
+// isAgain reports whether two calls of a process for one lock each certainly held the same
+// locks.
+func (w *wait) isAgain(other *wait) bool {
+	names := func(w *wait) (names []string) {
+		for _, h := range w.holds {
+			if h.lost || h.begin == w.begin || h.end <= w.end { // perhaps not held
+				return nil
+			}
+			names = append(names, h.lock)
 		}
-		nested := before.several() || slices.ContainsFunc(before.holds, func(h *hold) bool { return before.begin < h.end && !h.lost })
-		over := !slices.ContainsFunc(w.holds, func(h *hold) bool { return h.begin <= before.end })
-		again = before.err == deadlock || again && !(nested && before.err == "" && over)
+		slices.Sort(names)
+		return names
 	}
-	return again
+	mine := names(w)
+	return mine != nil && w.process == other.process && !w.several() && !other.several() && w.sharesALock(other) && slices.Equal(mine, names(other))
 }
 
 // asked returns until when a call may have joined the last of its queues. A wait for
