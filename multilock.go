@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/lockpool/lockpool/recipe"
 )
 
 // MultiLock is a set of locks taken together by one holder. Like a [Lock], it must not be
@@ -102,7 +100,7 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *
 			return context.Cause(waiting) // why a taken lock has ended
 		}
 		if err != nil && *req.asked != 0 && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
-			return recipe.Busy(err) // the time has passed in the wait for an earlier name
+			return also{err, ErrLocked} // the time has passed in the wait for an earlier name
 		}
 		if err != nil {
 			return err

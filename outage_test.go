@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,23 @@ func TestWaitForTheWatchIsForTheLock(t *testing.T) {
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		require.NotErrorIs(t, err, lockpool.ErrUnavailable)
 		require.ErrorContains(t, err, "no answer")
+	})
+}
+
+// So was a call that ends between the release and the answer to the next try.
+func TestWaitForTheNextTryIsForTheLock(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		b := locktest.NewOn(t, server)
+		held := b.Lock(b.Pool(), "a", lockpool.Plain())
+		w := b.StartLock(b.Pool(), "a", lockpool.Plain(), lockpool.WaitAtMost(100*time.Millisecond))
+		synctest.Wait()
+		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate}}, Do: zktest.DelayReply(time.Second)})
+		b.Unlock(held)
+		<-w.Done
+		require.ErrorIs(t, w.Err, lockpool.ErrLocked)
+		require.NotErrorIs(t, w.Err, lockpool.ErrUnavailable)
 	})
 }
 

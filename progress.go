@@ -128,7 +128,7 @@ func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 		err = fmt.Errorf("waiting behind %s: %w", node, err)
 	}
 	if at.busy {
-		err = recipe.Busy(err)
+		err = also{err, ErrLocked}
 	}
 	err = unanswered(err)
 	if owner := nodedata.Parse(w.Data).String(); owner != "" {
