@@ -48,9 +48,9 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 // processor, panics.
 var errPanic = errors.New("panic")
 
-// exclusively calls do as the one acquisition of the handle. Its context ends with
-// ctx, when the handle is closed, and when the pool is: a handle that holds something
-// may acquire more until Pool.Close, others until Pool.Shutdown.
+// exclusively calls do as the one acquisition of the handle. The context of do ends with
+// ctx, when the handle is closed, and when the pool is: a handle that holds something may
+// acquire more until Pool.Close, others until Pool.Shutdown.
 func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
 	defer h.returnIfUnused()
 	if !h.pool.begin() {
@@ -106,7 +106,7 @@ func (h *Handle) endAcquisition() {
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
 // session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
-	defer a.resign() // unless the lock is acquired for the waiters behind
+	defer a.resign() // does nothing after a grant: turns.begin has ended the role of the delegate
 	for {
 		t, turn, err := a.awaitTurn(ctx)
 		if err == nil && t == nil {
@@ -131,7 +131,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 // acquireFromService waits for the lock in the service's queue: the one place where
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
-	at := a.local.place
+	at := a.local.place // left by a delegate that gave up; zero if there is none
 	if at.session == nil {
 		err := a.checkTry()
 		if err != nil {
@@ -191,7 +191,7 @@ const handlePatience = 10 * time.Millisecond
 
 // chooseSession returns the session for a node. Others may wait for a call, because the
 // handle holds a lock or because they wait behind the call in memory. Such a call does
-// without a place for the handle if none is free: the waiters may have the places.
+// without a slot for the handle if none is free: the waiters may have the slots.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
 	free := ctx
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
@@ -225,7 +225,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 		held.tenancy.endIfLost(err) // so no other waiter has a turn
 		return err
 	}
-	reported = true // before the hold is registered, and can end
+	reported = true // first, because a registered hold can end at any moment
 	a.granted(held)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,6 +283,8 @@ func (a *acquisition) begin(ctx context.Context) context.Context {
 	if !a.pool.telemetry.NoLinks {
 		a.span = trace.SpanContextFromContext(a.ctx)
 	}
+	w := &a.local // before other calls can see it
+	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.span
 	return a.ctx
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // The order of locks is Handle.mu, Pool.mu, localQueues.mu, and then one of life.mu (before
-// alarms.mu), heldNode.mu and progress.mu. None is held during a request, during a wait, or while
-// user code runs.
+// alarms.mu), heldNode.mu and progress.mu. The mutexes of nested waits come after Handle.mu, and
+// MultiLock.mu comes first. None is held during a request, during a wait, or while user code runs.
 
 // Handle is one holder of locks. A Handle can lock again what it holds, deeper in the code,
 // without waiting; see [Lock]. Create one with [Pool.Handle].
@@ -28,8 +28,8 @@ type Handle struct {
 	mu        sync.Mutex
 	holds     map[string]*hold        // by name
 	recent    *hold                   // one of holds, or nil: the last lock is likely to be locked again
-	acquiring bool                    // an acquisition is in progress, and alone uses slot
-	giveUp    context.CancelCauseFunc // ends it
+	acquiring bool                    // an acquisition is in progress; only the acquisition uses slot
+	giveUp    context.CancelCauseFunc // ends the acquisition
 	slot      *puddleSlot
 	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
 	cause     error       // why closed is set
@@ -52,7 +52,7 @@ func (h *Handle) open(ctx context.Context) error {
 	})
 }
 
-// holdsAny reports whether the handle holds a lock not lost.
+// holdsAny reports whether the handle has a hold that has not ended.
 func (h *Handle) holdsAny() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +110,8 @@ func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, op
 	return h.enter(ctx, name, req, l)
 }
 
-// enter makes l a held Lock and returns it.
+// enter enters the lock again if the handle holds the lock, and otherwise acquires the lock.
+// enter sets and returns l.
 func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	err := ctx.Err() // panics if ctx is nil
 	if err != nil {
@@ -163,7 +164,8 @@ func (l *Lock) apply(req request) {
 	applied = true
 }
 
-// unlock leaves a lock once.
+// unlock removes the entry of l. If l was the last entry, unlock releases the lock, and waits
+// for the confirmation until ctx ends.
 func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	refuseNil(ctx)
 	held := l.hold
@@ -182,7 +184,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 			finish = held.downgrade()
 		}
 		h.mu.Unlock()
-		defer func() { err = finish(ctx) }() // even if user code panics
+		defer func() { err = finish(ctx) }() // even if user code panics, because the downgrade has begun
 		held.life.endEntry(l.entry)          // before others share the lock
 		return nil
 	}

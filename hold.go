@@ -339,9 +339,9 @@ func (h *hold) endIfLost(err error) error {
 	return h.life.err()
 }
 
-// downgrade makes an exclusive hold a shared one when the returned function is called, as
-// required. The function waits until its context ends; the downgrade then continues in the
-// background. downgrade is called with handle.mu held.
+// downgrade begins to make an exclusive hold a shared one. The caller, which holds
+// handle.mu, must then call the returned function, which waits for the downgrade until its
+// context ends; the downgrade then continues in the background.
 func (h *hold) downgrade() (finish func(context.Context) error) {
 	failed := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
@@ -397,9 +397,9 @@ type release struct {
 }
 
 // check returns nil if the lock is certainly held at this moment, by the lease and the
-// clock of the session, and otherwise the loss. A grant checks before the lock counts as
-// held, and a release before the caller is told that the lock was held. ctx bounds the wait
-// for an answer, needed only if the clock is in doubt.
+// clock of the session, and otherwise the loss. A release checks before the caller is told
+// that the lock was held. (A grant calls Alive itself.) ctx bounds the wait for an answer,
+// needed only if the clock is in doubt.
 func (h *hold) check(ctx context.Context) error {
 	s := h.tenancy.session
 	err := s.Alive(canceled)
@@ -422,28 +422,28 @@ func (h *hold) check(ctx context.Context) error {
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
 
-// release releases the lock at any depth. User code is left to report, so nothing delays
-// the next holder.
+// release releases the lock, whatever the number of entries. User code that need not run
+// before the release runs in report, and does not delay the next holder.
 func (h *hold) release(ctx context.Context, cause error) (r release) {
 	r = release{hold: h, began: time.Now()}
 	guard(&r.panicked, func() { r.err = h.check(ctx) })
 	if r.err != nil {
 		cause = r.err
 	}
-	if !h.life.end(cause) { // already lost
+	if !h.life.end(cause) { // lost, or closed by Close, before the release
 		r.err = h.life.failure()
 		return r
 	}
 	r.cause = cause
 	t := h.tenancy
 	watched := t.isWatched()
-	if err := t.session.Err(); err != nil { // watchSession may not have come to it
+	if err := t.session.Err(); err != nil { // watchSession may not have ended the hold yet
 		t.end()
 		r.conclude(canceled, err)
 		return r
 	}
 	left := h.leave(cause, watched)
-	wait := canceled // if the methods of ctx panic: the release continues in the background
+	wait := canceled // used if a method of ctx panics: the release continues in the background
 	if left == notYet || left == gaveBack {
 		cancel := func() {}
 		guard(&r.panicked, func() { wait, cancel = beyondHolds(ctx) })
@@ -452,7 +452,7 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	if left == notYet {
 		_, err := t.watchNode(wait)
 		r.conclude(wait, err)
-		left = h.leave(cause, true)
+		left = h.leave(cause, true) // even without a watch: the next holder watches at once (tenancy.add)
 	}
 	r.asked, r.local = left == gaveBack, left == passedOn
 	if r.asked {
@@ -480,8 +480,9 @@ func (h *hold) leave(cause error, watched bool) leaving {
 func (r *release) conclude(ctx context.Context, err error) {
 	switch {
 	case err == nil || r.err != nil:
-	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), // before the release
-		!r.asked && errors.Is(err, driver.ErrNoPermission): // and the removal would no longer be seen
+	// The node was gone before the release; or the node stays, and the removal of the node
+	// would no longer be seen.
+	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), !r.asked && errors.Is(err, driver.ErrNoPermission):
 		r.err = lostWith(err)
 		r.cause = r.err
 		r.hold.life.markLost(r.cause)
@@ -519,8 +520,8 @@ func (h *hold) reportEnd(cause error) {
 	h.telemetry.End(h.life.began, h.life.ended, h.knownToken(), lost)
 }
 
-// addHold registers a hold, unless the pool is closed or the hold's lock was lost. The
-// first hold begins a tenancy.
+// addHold registers a hold, unless the pool is closed or the hold's lock was lost; and the
+// tenancy, if the tenancy has no other hold now.
 func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

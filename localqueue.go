@@ -61,8 +61,8 @@ type localWaiter struct {
 	id        int64
 	element   *list.Element // in the queue, during the wait
 
-	done  chan struct{} // closed when the following are set
-	turns *turns        // with a turn of the call; nil for the delegate
+	done  chan struct{} // closed at the end of the wait: with a turn, an error, or neither as the delegate
+	turns *turns
 	turn  int
 	err   error
 }
@@ -76,8 +76,8 @@ type place struct {
 }
 
 // turns are a tenancy's turns for the calls of the pool. They are bounded, in number and in
-// time, for other processes, in the order of the service's queue. The pool need not know of
-// other processes: two requests for hundreds of turns cost nothing.
+// time, for other processes, in the order of the service's queue. The pool need not know
+// whether other processes wait: hundreds of turns cost two requests.
 type turns struct {
 	tenancy *tenancy
 	queue   *localQueue  // nil if the lock is not passed on in memory
@@ -131,8 +131,8 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	return true, predecessor, holder
 }
 
-// push adds a waiter behind the earlier calls, that is, behind all waiters, unless the call
-// queues again.
+// push adds a waiter behind the calls that began earlier. A call that queues again may have
+// begun before some of the waiters.
 func (q *localQueue) push(w *localWaiter) {
 	q.all.joined++
 	w.id, w.hasWaited, w.done = q.all.joined, true, make(chan struct{})
@@ -143,7 +143,7 @@ func (q *localQueue) push(w *localWaiter) {
 	}
 }
 
-// waiting returns the waiters in their order. A returned waiter may leave.
+// waiting returns the waiters in their order. The caller may remove the waiter just returned.
 func (q *localQueue) waiting() iter.Seq[*localWaiter] {
 	return func(yield func(*localWaiter) bool) {
 		for e := q.waiters.Front(); e != nil; {
@@ -170,8 +170,9 @@ func (q *localQueue) finish(w *localWaiter) {
 	close(w.done)
 }
 
-// advance gives turns to the first waiters, as many as may have one now. Without a turn now
-// or later, the first waiter becomes the delegate. advance follows each change.
+// advance gives turns to the first waiters, as many as may have one now. If the tenancy has no
+// turn for the first waiter, now or later, that waiter becomes the delegate. advance follows
+// each change.
 func (q *localQueue) advance() {
 	for q.delegate == nil && q.waiters.Len() > 0 {
 		w, t := q.first(), q.turns
@@ -237,7 +238,7 @@ func (t *turns) passesOn() bool {
 func (t *turns) begin() {
 	if q := t.queue; q != nil {
 		if q.turns != nil {
-			q.turns.stopExpiry() // readers, whose turns are used up
+			q.turns.stopExpiry() // of readers with no turn left, or of a tenancy whose loss is not known yet
 		}
 		q.turns, q.delegate, t.until = t, nil, time.Now().Add(localTime)
 	}
@@ -251,8 +252,8 @@ func (ls *localQueues) change(t *turns, change func()) {
 	t.advance()
 }
 
-// leave ends the turn of a holder. If the lock would be passed on, and must not, nothing
-// has happened.
+// leave ends the turn of a holder. If leave would pass the lock on, and must not, leave changes
+// nothing and returns notYet.
 func (ls *localQueues) leave(t *turns, mayPassOn bool) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -109,7 +109,7 @@ func TestNoPlaceOfAnAbandonedCallSurvivesTheNextContact(t *testing.T) {
 			func(p *zktest.Proxy) error { p.Heal(); return nil },
 		},
 		"no connection": {
-			func(p *zktest.Proxy) error { p.Cut(zktest.Selector{}); return p.RejectConnections() },
+			func(p *zktest.Proxy) error { defer p.Cut(zktest.Selector{}); return p.RejectConnections() },
 			func(p *zktest.Proxy) error { return p.AcceptConnections() },
 		},
 	}

@@ -31,9 +31,9 @@ type Pool struct {
 	owner     nodedata.Owner // stored in each node of the pool
 	slots     *puddle.Pool[*slot]
 
-	// Both end with the cause ErrPoolClosed: accepting when idle handles can no longer
-	// lock, alive when no handle can. Code that checks alive with mu held either is seen by
-	// Close or sees the closed pool.
+	// Shutdown and Close end accepting: from then on a handle without locks cannot lock.
+	// Close ends alive: from then on no handle can. Both causes are ErrPoolClosed. What a
+	// goroutine adds to the pool with mu held, after a check of alive, Close finds.
 	accepting context.Context
 	refuse    context.CancelCauseFunc
 	alive     context.Context
@@ -41,9 +41,9 @@ type Pool struct {
 	work      sync.WaitGroup // goroutines of the pool, and calls awaited by Close
 	waiting   atomic.Int32   // calls waiting for a lock
 	inUse     atomic.Int32   // handles with a slot
-	ages      ages           // of victims trying again
-	local     localQueues
-	nested    nestedWaits
+	ages      ages           // of requests ended by a deadlock (victim.go)
+	local     localQueues    // of calls that wait in memory (localqueue.go)
+	nested    nestedWaits    // of handles with other locks (nested.go)
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -246,7 +246,7 @@ func (c *heldContext) done(err, unlockErr error) error {
 	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
 		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
 	}
-	if unlockErr == nil && !c.hold.life.over.Load() { // an inner entry, whose Unlock reads no clock
+	if unlockErr == nil && !c.hold.life.over.Load() { // an inner entry: Unlock has not checked the lease
 		unlockErr = lockError(opUnlock, c.hold.name, c.hold.check(c.parent))
 	}
 	if unlockErr != nil {
@@ -311,7 +311,7 @@ func (p *Pool) Close() error {
 	for _, s := range sessions {
 		held = append(held, s.closeTenancies()...)
 	}
-	handles := slices.Collect(maps.Keys(p.handles)) // there will be no others
+	handles := slices.Collect(maps.Keys(p.handles)) // newHandle adds no more
 	p.mu.Unlock()
 	var panicked any
 	defer raise(&panicked)

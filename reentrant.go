@@ -13,13 +13,13 @@ import (
 
 // heldContext is a context that ends with an entry into a lock, and carries the holder.
 type heldContext struct {
-	context.Context // ends with parent
+	context.Context // derived from parent; ends earlier with the entry
 	parent          context.Context
 	cancel          context.CancelCauseFunc
 	hold            *hold
 	entry           uint64      // of the creating Lock
 	goroutine       int64       // where the context carries the holder
-	forget          func() bool // stops waiting for the end of the parent
+	forget          func() bool // keeps the end of the parent from removing the context from the hold
 }
 
 // holderKey is the key of the innermost heldContext of a pool, heldKey that of the

@@ -119,7 +119,6 @@ func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err 
 // which may have a turn already, and what reports the requests that it waits for.
 func (a *acquisition) joinLocally() (w *localWaiter, report func()) {
 	w = &a.local
-	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.span
 	waits, predecessor, holder := a.pool.local.join(a.name, w)
 	if !waits {
 		return nil, nil
@@ -129,21 +128,23 @@ func (a *acquisition) joinLocally() (w *localWaiter, report func()) {
 
 // giveUpTurn gives up the place in the queue, or what the call has got meanwhile.
 func (a *acquisition) giveUpTurn() {
-	if got := a.pool.local.giveUp(&a.local); got != nil { // or else resign passes on that the call is the delegate
+	if got := a.pool.local.giveUp(&a.local); got != nil { // a delegate has got nothing: see resign
 		got.tenancy.drop()
 	}
 }
 
-// canceled has ended.
+// canceled is a context that has ended: a release with canceled begins, and continues in the
+// background.
 var canceled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// resign makes the next waiter the delegate if the call was the delegate.
+// resign gives up what the call has not used: the next waiter becomes the delegate if the
+// call was the delegate, and has the place, or else the place is left.
 func (a *acquisition) resign() {
-	local, at := &a.pool.local, a.local.place // which the call has not come to use
+	local, at := &a.pool.local, a.local.place
 	a.local.place = place{}
 	switch {
 	case a.local.queue == nil || at.session != nil && local.passPlace(&a.local, at):
@@ -165,7 +166,7 @@ func (a *acquisition) checkTry() error {
 	return nil
 }
 
-// add registers a hold. The first one begins the tenancy. It is called with Pool.mu held.
+// add registers a hold; the first hold begins the tenancy. The caller holds Pool.mu.
 func (t *tenancy) add(h *hold) {
 	t.holds = append(t.holds, h)
 	if t.watcher == nil {
@@ -184,10 +185,10 @@ func (t *tenancy) add(h *hold) {
 type leaving int
 
 const (
-	notYet   leaving = iota // nothing, because the node has to be watched first
+	notYet   leaving = iota // the turn has not ended: the node must be watched first
 	rested                  // nobody gets the lock before its time (HoldAtLeast)
 	passedOn                // other handles of the pool have the lock
-	gaveBack                // the caller removes the node
+	gaveBack                // no handle has the lock: the caller removes the node
 )
 
 // leave ends the turn of a holder.
@@ -199,15 +200,15 @@ func (t *tenancy) leave(mayPassOn bool) leaving {
 	return left
 }
 
-// drop ends the turn of a holder, for which no call waits.
+// drop ends the turn of a holder, and waits for no answer.
 func (t *tenancy) drop() {
 	if t.leave(true) == gaveBack {
 		_ = t.removeNode(canceled) // continues in the background
 	}
 }
 
-// close ends the tenancy: its node is about to be removed, or lost. It reports whether a hold
-// has rested. It is called with Pool.mu held.
+// close ends the tenancy, but no hold: the node is about to be removed, or lost. close reports
+// whether a hold has rested. The caller holds Pool.mu.
 func (t *tenancy) close() (rested bool) {
 	t.kill()
 	if t.watcher != nil {
@@ -251,7 +252,7 @@ func (t *tenancy) keepWatching() {
 		if t.alive.Err() != nil {
 			return
 		}
-		if err != nil {
+		if err != nil { // look again after a pause, as if the connection had broken
 			watch = driver.NewWatch()
 			time.AfterFunc(lookAgainDelay, func() { watch.Fire(driver.Interrupted) })
 		}
@@ -336,7 +337,7 @@ func (t *tenancy) beginDowngrade(turn int) func(alive context.Context) error {
 	}
 }
 
-// removeNode removes the node. ctx bounds the wait, never whether it happens.
+// removeNode removes the node. ctx bounds the wait: the removal happens even if ctx has ended.
 func (t *tenancy) removeNode(ctx context.Context) error {
 	node, err := t.current(ctx)
 	if err == nil {

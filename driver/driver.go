@@ -71,9 +71,9 @@
 //     SetLimit. A semaphore is in use while Guards or Leases have a contender: a limit
 //     alone, left by former users, does not refuse Join (but may refuse TryCreate).
 //
-// A driver calls [Watch.Fire] with any mutex held: Fire never calls the driver back. Slices
-// from a driver have no spare capacity, and neither side changes them later. Err and Done
-// are called with mutexes held, and wait for nothing.
+// A driver may call [Watch.Fire] with a mutex held: Fire never calls the driver. The pool
+// calls Err and Done with mutexes held, so Err and Done must not wait. Slices from a driver
+// have no spare capacity, and neither side changes them later.
 //
 // This package imports no other package of lockpool.
 package driver
@@ -254,10 +254,11 @@ type Session interface {
 	// Info describes the session for telemetry and errors.
 	Info() Info
 
-	// Alive returns nil if the session is certainly not over. Only if the machine's clocks
-	// leave a doubt, Alive waits for an answer of the service. Alive is called before a
-	// lock is granted, and returns another error if the service's numbers have become too
-	// large for Watch.Created.
+	// Alive returns nil if the session is certainly not over. If the machine's clocks leave
+	// a doubt, Alive waits for an answer of the service until ctx ends; without a doubt
+	// Alive sends nothing, and ignores an ended ctx. The pool calls Alive before each grant
+	// and at each release. Alive returns another error if the service's numbers have become
+	// too large for Watch.Created.
 	Alive(ctx context.Context) error
 
 	// Lease returns for how much longer the session certainly lives, by the client's own
@@ -291,8 +292,9 @@ type Request struct {
 	Limit   int    // of a Permit: the limit in the node (Node.Limit), or 0
 	Data    []byte // stored in the node
 
-	// Known is a node of the session up to which the caller knows the queue, or zero. The
-	// driver may ignore Known, and always set Joined.Queue.
+	// Known is the last node in the queue that the caller knows, of any session, or zero.
+	// The caller knows all nodes before Known. The driver may ignore Known, and always set
+	// Joined.Queue.
 	Known Node
 }
 

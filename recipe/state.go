@@ -102,9 +102,9 @@ func (x *state) look(queue []driver.Node, events []driver.Event, isThere func() 
 // The lock is granted if all possibly blocking contenders have been seen to leave: watches
 // are set on them and on the own node, and fire in the order of the changes, so the own
 // node was there when the last one left. No contender can have come between, because
-// numbers only grow. A deleted Write may have left a Read with the same number, so the
-// deletion is no proof; nor is a node missing before the watch, because a Read may have
-// taken the place.
+// numbers only grow. The deletion of a Convertible node is no proof, because a Shared node
+// with the same number may have taken the place; nor, for the same reason, is a node that
+// was missing before the watch.
 func (x *state) fired(events []driver.Event, isThere func() bool) step {
 	return x.decideBy(events, isThere, true)
 }

@@ -18,7 +18,7 @@ type expiry struct {
 	clock clock.Clock
 	lease lease
 
-	leaseChanged chan struct{} // filled when the lease may end earlier than before
+	leaseChanged chan struct{} // filled by each handshake: the lease begins, or may end earlier
 	proofWanted  chan struct{} // filled when the clock is in doubt
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
 }

@@ -40,7 +40,7 @@ func (s *session) tryJoin(ctx context.Context, queue string, r driver.Request) (
 	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
 	if answered && a.complete() {
 		defer s.calls.done()
-		return s.endJoin(ctx, dir, a) // sends nothing
+		return s.endJoin(ctx, dir, a) // waits for no further answer
 	}
 	if !answered && s.requests.cancel(a.create) {
 		defer s.calls.done()
@@ -97,7 +97,7 @@ type joinAttempt struct {
 	guid    string
 	nodes   int
 	create  *request
-	listing *listing // nil if the number is expected to say enough
+	listing *listing // nil if the number of the node is expected to tell what is before the node
 
 	directories int // also created: the queue's, and its parents
 
@@ -110,8 +110,9 @@ type joinAttempt struct {
 // server answers in order, so that joining costs one round trip. (The listing may be shared
 // with others. A listing with the node is newer than the node; without, the queue is listed
 // again.) If the caller knows the queue up to one of the session's last nodes, and no other
-// client is expected to have joined since, the queue is listed only if another client has;
-// so is a queue expected not to exist.
+// client is expected to have joined since, the queue is listed only if the number shows that
+// another client has joined. Nor is a queue listed with the create that is expected not to
+// exist.
 func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)

@@ -144,7 +144,7 @@ func hasGUID(name, guid string) bool {
 	return strings.HasPrefix(name, guidPrefix+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
 
-// downgraded returns the Read node created in place of an exclusive lockpool node.
+// downgraded returns the Shared node created in place of an exclusive lockpool node.
 func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
 	read := driver.Node{Kind: driver.Shared, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}

@@ -120,13 +120,13 @@ func (s *session) endRemoval(dir string, node driver.Node, first *request) error
 	return removed
 }
 
-// removeOne deletes a node. If untried is true, no delete was sent before: a missing node
-// was then removed by another client, and the error is ErrRemoved.
+// removeOne deletes a node. untried means that no delete was sent before: then a missing node
+// was removed by another client, and the error is ErrRemoved.
 func (s *session) removeOne(path string, untried bool) error {
 	return s.endRemovalOfOne(path, untried, s.requests.send(deleteRequest(path, -1)))
 }
 
-// endRemovalOfOne is removeOne after the first delete has been sent.
+// endRemovalOfOne is removeOne after the delete q has been sent.
 func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 	for {
 		<-q.done

@@ -17,9 +17,9 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// requests sends a session's requests to its server. The client has no part in this: its
-// calls block without a context, and write each request separately. The client dials, opens
-// the session, and keeps the session with pings.
+// requests sends a session's requests to its server. The client (zk.Conn of go-zookeeper)
+// has no part in this: its calls block without a context, and write each request
+// separately. The client dials, opens the session, and keeps the session with pings.
 //
 // All answers, including those to the proofs of the lease, arrive one after the other on
 // one connection. So requests bounds what is pending ahead of a proof, in bytes of expected
