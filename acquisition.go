@@ -176,7 +176,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	node, err := take(within)
 	err = nested.explain(ctx, err)
 	if nested != nil && err == nil {
-		nested.tried = false
+		nested.tried = false // the age ends with the grant
 	}
 	nested.end() // before user code is told
 	if err != nil {
@@ -333,9 +333,7 @@ func (a *acquisition) Requeued(why error) {
 
 // Woken implements recipe.Observer.
 func (a *acquisition) Woken(e driver.Event, nearest bool) {
-	if e == driver.Interrupted || nearest && e != driver.Changed {
-		a.progress.woken(e)
-	}
+	a.progress.woken(e, e == driver.Interrupted || nearest && e != driver.Changed)
 	a.Acquisition.Woken(e, nearest)
 }
 

@@ -194,9 +194,9 @@ func (l *life) failure() error {
 }
 
 // end ends the life, and also the contexts and, unless the lock was unlocked (ErrNotHeld),
-// Lost. end reports false if the life had ended before. The caller calls hold.reportEnd
-// afterward.
-func (l *life) end(cause error) bool {
+// Lost. end reports false if the life had ended before. ownCall means a call of the holder
+// (see endAll). The caller calls hold.reportEnd afterward.
+func (l *life) end(cause error, ownCall bool) bool {
 	l.mu.Lock()
 	if l.cause != nil {
 		l.mu.Unlock()
@@ -213,7 +213,7 @@ func (l *life) end(cause error) bool {
 			a.ring() // before lost is raised
 		}
 	}
-	l.panicked = endAll(maps.Keys(contexts), cause, cause == ErrNotHeld || cause == ErrHandleClosed)
+	l.panicked = endAll(maps.Keys(contexts), cause, ownCall)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if cause != ErrNotHeld {
@@ -430,7 +430,7 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	if r.err != nil {
 		cause = r.err
 	}
-	if !h.life.end(cause) { // lost, or closed by Close, before the release
+	if !h.life.end(cause, true) { // lost, or closed by Close, before the release
 		r.err = h.life.failure()
 		return r
 	}

@@ -41,7 +41,7 @@ func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption
 func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		all, err := h.lockAll(ctx, names, opts)
-		if ctx.Err() != nil || !errors.Is(err, ErrNotHeld) { // as in Pool.enter
+		if !shouldTryAnew(ctx, err) {
 			return all, err
 		}
 	}
@@ -99,7 +99,7 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *
 		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
 			return context.Cause(waiting) // why a taken lock has ended
 		}
-		if err != nil && *req.asked != 0 && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
+		if err != nil && *req.asked != 0 && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnavailable) {
 			return also{err, ErrLocked} // the time has passed in the wait for an earlier name
 		}
 		if err != nil {

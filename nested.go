@@ -3,7 +3,6 @@ package lockpool
 // This file has nested waits: waits of handles with other locks.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -76,7 +75,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
 	w.age = p.ages.take(w)
 	w.tried = w.age != 0
-	w.age = cmp.Or(w.age, a.hasAsked(0)) // of a wait without a place anymore, or of another lock of LockAll
+	w.age = a.hasAsked(w.age) // the first of an earlier try, a wait without a place anymore, and another lock of LockAll
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
@@ -301,7 +300,9 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 // attempt is as old as the wait.
 func (w *nestedWait) report(err error) {
 	if w != nil && w.victim != nil && errors.Is(err, w.victim) {
-		w.pool.ages.put(w, w.asked())
+		if !w.tried { // or end has
+			w.pool.ages.put(w, w.asked())
+		}
 		w.Deadlocked(w.victim, w.victim.spans())
 	}
 }

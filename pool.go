@@ -188,7 +188,7 @@ func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts
 func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		l, err := h.enter(ctx, name, req, l)
-		if ctx.Err() != nil || !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
+		if !shouldTryAnew(ctx, err) {
 			return l, err
 		}
 	}
@@ -198,6 +198,13 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 	}
 	defer h.returnIfUnused() // after an error, or a panic in user code
 	return h.enter(ctx, name, req, l)
+}
+
+// shouldTryAnew reports whether a call by the handle that ctx carries needs another handle,
+// because another goroutine has just unlocked the last lock of the former one. (If that was
+// the end of ctx, the error says so.)
+func shouldTryAnew(ctx context.Context, err error) bool {
+	return errors.Is(err, ErrNotHeld) && (ctx.Err() == nil || !errors.Is(err, ctx.Err()))
 }
 
 // Do calls fn under the named lock, and returns fn's error. Do waits for the lock until ctx
@@ -322,7 +329,7 @@ func (p *Pool) Close() error {
 	for _, h := range held {
 		early = errors.Join(early, h.cutShort())
 	}
-	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed) })
+	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed, false) })
 
 	// Closing a session releases its locks, and ends every call on it.
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -337,7 +344,7 @@ func (p *Pool) Close() error {
 	}
 
 	for _, h := range handles {
-		_ = h.close(ctx, ErrPoolClosed) // what it held has ended above
+		guard(&panicked, func() { _ = h.close(ctx, ErrPoolClosed) }) // what it held has ended above
 	}
 	p.slots.Close()
 	p.work.Wait()

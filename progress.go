@@ -26,8 +26,12 @@ type standing struct {
 	session *session
 	node    string      // in the service's queue
 	behind  recipe.Wait // for what the acquisition waits there
-	busy    bool        // by the last answer of the service, another contender was in the way
+	blocked time.Time   // when there last was news of a contender ahead; zero after the loss of the connection
 }
+
+// newsGrace is how old the last news of a contender ahead may be for an unanswered call to
+// count as kept from the lock. If there are none for longer, the service is silent.
+const newsGrace = time.Second
 
 func (p *progress) onSession(s *session) {
 	p.mu.Lock()
@@ -47,28 +51,32 @@ func (p *progress) waitsBehind(w recipe.Wait) {
 	if w.Data == nil && w.Behind == p.behind.Behind {
 		w.Data = p.behind.Data // from before a revocation of another client's node
 	}
-	p.behind, p.busy = w, true
+	p.behind, p.blocked = w, time.Now()
 }
 
 // standsLocally records where a wait in memory stands.
 func (p *progress) standsLocally(at standing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.session, p.behind, p.busy = at.session, at.behind, at.busy
+	p.session, p.behind, p.blocked = at.session, at.behind, at.blocked
 }
 
-// woken is called for an event that may be the grant. Without a connection, the last answer
-// says no more that the lock is busy.
-func (p *progress) woken(e driver.Event) {
+// woken is called for an event; over means that the wait behind the contender is over.
+func (p *progress) woken(e driver.Event, over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.behind, p.busy = recipe.Wait{}, p.busy && e != driver.Interrupted
+	if p.blocked = time.Now(); e == driver.Interrupted {
+		p.blocked = time.Time{}
+	}
+	if over {
+		p.behind = recipe.Wait{}
+	}
 }
 
 func (p *progress) requeued() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.node, p.behind, p.busy = "", recipe.Wait{}, false
+	p.node, p.behind, p.blocked = "", recipe.Wait{}, time.Time{}
 }
 
 func (p *progress) now() standing {
@@ -85,7 +93,7 @@ func (a *acquisition) stands() standing {
 	case !ok:
 		return a.progress.now()
 	case t != nil:
-		return standing{session: t.session, behind: t.asObstacle(), busy: true}
+		return standing{session: t.session, behind: t.asObstacle()}
 	}
 	return delegate.now()
 }
@@ -127,7 +135,7 @@ func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 	case node != "" && !strings.Contains(err.Error(), node):
 		err = fmt.Errorf("waiting behind %s: %w", node, err)
 	}
-	if at.busy {
+	if time.Since(at.blocked) < newsGrace {
 		err = also{err, ErrLocked}
 	}
 	err = unanswered(err)

@@ -53,6 +53,7 @@ func endAll(contexts iter.Seq[*heldContext], cause error, ownCall bool) (panicke
 		}
 		go c.cancel(cause) // ends when the methods return
 		<-c.Context.Done()
+		context.Cause(c.Context) // waits until the contexts derived from c have ended, too
 	}
 	return panicked
 }
@@ -90,10 +91,16 @@ func (p *Pool) carriedHandle(ctx context.Context) *Handle {
 	if c == nil || c.goroutine != goid.Get() {
 		return nil
 	}
-	if c.hold.handle.closed.Load() && !errors.Is(c.hold.life.err(), ErrLockLost) { // a lost lock stays lost
-		return nil
+	h := c.hold.handle
+	if !h.closed.Load() {
+		return h
 	}
-	return c.hold.handle
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.isClosedByUser() && errors.Is(c.hold.life.err(), ErrLockLost) { // a lost lock stays lost
+		return h
+	}
+	return nil
 }
 
 // seemsToWaitForItself reports whether the holder in ctx already has the lock that the

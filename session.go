@@ -396,7 +396,7 @@ func (p *Pool) watchSession(s *session) {
 	s.tenancies = nil
 	p.mu.Unlock()
 	cause := lostWith(s.Err())
-	lost = slices.DeleteFunc(lost, func(h *hold) bool { return !h.life.end(cause) })
+	lost = slices.DeleteFunc(lost, func(h *hold) bool { return !h.life.end(cause, false) })
 	p.work.Go(func() { p.bury(s) }) // holders have been told: others may have the locks
 	if !s.closed.Load() {
 		p.telemetry.SessionLost()

@@ -308,7 +308,7 @@ func (t *tenancy) endIfLost(err error) bool {
 	holds := slices.Clone(t.holds)
 	t.pool.mu.Unlock()
 	cause := lostWith(err)
-	holds = slices.DeleteFunc(holds, func(h *hold) bool { return !h.life.end(cause) })
+	holds = slices.DeleteFunc(holds, func(h *hold) bool { return !h.life.end(cause, false) })
 	if (len(holds) > 0 || rested) && (unreadable || removed && t.kind != driver.Plain) {
 		// A node that cannot be read may still exist, and if there are several nodes,
 		// some may be left.
@@ -365,8 +365,11 @@ func (t *tenancy) asObstacle() recipe.Wait {
 func (a *acquisition) explainLocally(ctx context.Context) error {
 	at := a.stands()
 	a.progress.standsLocally(at)
-	if at.session == nil {
+	switch {
+	case at.session == nil:
 		return a.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
+	case at.behind.Behind.Name != "":
+		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", at.behind.Behind, ctx.Err()))
 	}
 	return ctx.Err()
 }

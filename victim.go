@@ -67,7 +67,7 @@ func (w *nestedWait) lookInMemory() {
 }
 
 // ages are the ages of requests that were ended by a deadlock. A victim that tries again
-// keeps the age: the new request is as old as the first one, so no caller is the victim for
+// keeps the age: the new request is as old as the first one, so no request is the victim for
 // ever. A request tries again if the request holds the same locks and asks for the same one,
 // by whatever handle of the pool and on whatever goroutine. The age ends with the grant, or
 // is forgotten without another try.
@@ -114,11 +114,16 @@ func (a *ages) take(w *nestedWait) int64 {
 
 // put remembers the age of a wait that was not granted the lock.
 func (a *ages) put(w *nestedWait, order int64) {
+	if order == 0 { // unknown
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.all == nil {
 		a.all = map[string]age{}
 	}
+	key := w.tries()
+	delete(a.all, key)
 	if len(a.all) >= mostAges {
 		for key, other := range a.all {
 			if time.Since(other.since) > longAge {
@@ -129,5 +134,5 @@ func (a *ages) put(w *nestedWait, order int64) {
 	if len(a.all) >= mostAges {
 		clear(a.all)
 	}
-	a.all[w.tries()] = age{order, time.Now()}
+	a.all[key] = age{order, time.Now()}
 }

@@ -72,7 +72,7 @@
 //     alone, left by former users, does not refuse Join (but may refuse TryCreate).
 //
 // A driver may call [Watch.Fire] with a mutex held: Fire never calls the driver. The pool
-// calls Err and Done with mutexes held, so Err and Done must not wait. Slices from a driver
+// calls Err, Done and Lease with mutexes held, so they must not wait. Slices from a driver
 // have no spare capacity, and neither side changes them later.
 //
 // This package imports no other package of lockpool.

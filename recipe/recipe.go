@@ -18,10 +18,13 @@ import (
 )
 
 // ErrBusy is returned by [Claim.Try] if another contender blocks, and by [Claim.Acquire] if
-// the context ends between a listing with such a contender and the call of Observer.Waiting.
+// the context ends while another contender blocks.
 var ErrBusy = errors.New("held by another")
 
-// busy adds ErrBusy to an error. The text stays.
+// Busy adds ErrBusy to the error of a wait whose context has ended while another contender
+// blocked. The text stays.
+func Busy(err error) error { return busy{err} }
+
 type busy struct{ error }
 
 func (b busy) Is(target error) bool { return target == ErrBusy }
@@ -155,7 +158,7 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 		}
 		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 		if err != nil && ctx.Err() != nil {
-			return 0, busy{fmt.Errorf("waiting behind %s: %w", x.awaited[0], err)}
+			return 0, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
 		}
 		if err != nil {
 			return 0, err
@@ -177,7 +180,7 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 		}
 		stop()
 		if err := ctx.Err(); err != nil { // first: the end of a call may end the session as well
-			return 0, fmt.Errorf("waiting behind %s: %w", behind, err)
+			return 0, Busy(fmt.Errorf("waiting behind %s: %w", behind, err))
 		}
 		if err != nil {
 			return 0, err

@@ -148,7 +148,7 @@ func (s *Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) erro
 	case <-changed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for a limit of at least %d, which is now %d: %w", s.Permits, above.limit, ctx.Err())
+		return Busy(fmt.Errorf("waiting for a limit of at least %d, which is now %d: %w", s.Permits, above.limit, ctx.Err()))
 	case <-s.Session.Done():
 		return s.Session.Err()
 	}
