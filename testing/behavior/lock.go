@@ -417,7 +417,7 @@ func errorsSayWhetherTheLockWasBusy(b *bench) {
 		"another pool": func() { b.lock(b.pool(), a); b.acquire(b.pool().Semaphore(b.name("s"), 1), 1) },
 		"the same":     func() { b.lock(p, b.name("own")) },
 	}
-	wait := lockpool.WaitAtMost(time.Minute)
+	wait := lockpool.WaitAtMost(1100 * time.Millisecond)
 	for who, hold := range holders {
 		hold()
 		name := map[string]string{"another pool": a, "the same": b.name("own")}[who]
