@@ -41,7 +41,7 @@ func (*noCopy) Unlock() {}
 // the pool, or rests, no request is sent, so a removal of the node is unknown while the
 // event is on the way: see [WithLocalTurns] and [HoldAtLeast]. If an answer is lost with
 // the connection, the next answer only says that the node is gone, which counts as removed
-// by this call.) A lost lock needs no Unlock.
+// by this call.) A lost lock needs no Unlock, unless the handle is to lock the name again.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}

@@ -214,12 +214,13 @@ func shouldTryAnew(ctx context.Context, err error) bool {
 // ErrLockLost. The context carries the holder: with it, Pool.Lock and Pool.Do enter the
 // lock again (see [Pool.Lock]).
 //
-// Do unlocks when fn returns or panics, even if ctx has ended by then. If the service does
-// not confirm the release, the error says so, in a text that errors.Is does not take for
-// the end of a context: others may have broken the lock. If the lock was lost by then, the
-// error wraps ErrLockLost as well as fn's error; if the pool was closed, the error wraps
-// ErrNotHeld and ErrPoolClosed. If fn returns its context's error because the lock was
-// revoked (see [Revocable]), the error also wraps ErrRevoked.
+// Do unlocks when fn returns or panics, even if ctx has ended by then. (A Do within, for
+// the same lock, asks no server: the outermost tells a removal of which no event has come.)
+// If the service does not confirm the release, the error says so, in a text that errors.Is
+// does not take for the end of a context: others may have broken the lock. If the lock was
+// lost by then, the error wraps ErrLockLost as well as fn's error; if the pool was closed,
+// the error wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's error because
+// the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
