@@ -149,13 +149,14 @@ func TestDeadlocksAreChecked(t *testing.T) {
 		"two that wait for one":       {new(story).holds("x", "a", whole, 0, 9000).holds("y", "b", whole, 0, 9000).holds("z", "c", whole, 0, 9000).waits("x", "c", whole, 10, 9000, deadlock).waits("y", "c", whole, 10, 9000, ""), "victim: at no time"},
 		"two victims":                 {new(story).holds("x", "a", whole, 0, 4600).holds("y", "b", whole, 0, 4500).waits("x", "b", whole, 3000, 4600, deadlock).waits("y", "a", whole, 4000, 4500, deadlock), "victim: two calls were victims"},
 		"the first to ask":            {pair(deadlock, 4500, "", 4600), "victim: at 4.500s, not the call that asked last: x, goroutine 0, which holds a (exclusive) and waits for b (exclusive) since 1.000s"},
-		"the first to ask, before a victim that tries again":  {victimBefore(), ""},
-		"the first to ask, before a victim that got the lock": {victimBefore().holds("y", "b", whole, 305, 390).waits("y", "a", whole, 320, 350, ""), "not the call that asked last"},
-		"the first to ask for permits":                        {new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""), "not the call that asked last"},
-		"permits stand":                                       {new(story).holds("x", "semaphore-1", permitsOf(3, 4), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
-		"permits of the smaller limit":                        {new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
-		"readers and writer stand":                            {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", writer, 1000, 9000, ""), "cycle: "},
-		"several locks stand":                                 {new(story).holds("x", "c", whole, 0, 9000).holds("y", "a", whole, 0, 9000).waitsForAll("x", 1000, 9000, "timeout", "a", "b").waits("y", "c", whole, 1000, 9000, "timeout"), "cycle: "},
+		"the first to ask, before a victim that tries again":              {victimBefore(), ""},
+		"the first to ask, before a victim that got the lock with others": {victimBefore().holds("y", "b", whole, 305, 390).loses().waits("y", "a", whole, 320, 350, ""), ""},
+		"the first to ask, before a victim that got the lock":             {victimBefore().holds("y", "b", whole, 305, 390).waits("y", "a", whole, 320, 350, ""), "not the call that asked last"},
+		"the first to ask for permits":                                    {new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""), "not the call that asked last"},
+		"permits stand":                                                   {new(story).holds("x", "semaphore-1", permitsOf(3, 4), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
+		"permits of the smaller limit":                                    {new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
+		"readers and writer stand":                                        {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", writer, 1000, 9000, ""), "cycle: "},
+		"several locks stand":                                             {new(story).holds("x", "c", whole, 0, 9000).holds("y", "a", whole, 0, 9000).waitsForAll("x", 1000, 9000, "timeout", "a", "b").waits("y", "c", whole, 1000, 9000, "timeout"), "cycle: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
