@@ -19,9 +19,9 @@ import (
 //
 // If there is a cycle, one call on the cycle fails with [ErrDeadlock]: of the calls whose
 // handles hold what others on the cycle wait for, the one that asked last, usually within a
-// second after the cycle closed; within one pool, mostly at once. A call of the
-// pool that tries again, with the same locks held and for the same one, is as old as at the
-// first try, so no such call is the victim for ever.
+// second after the cycle closed; within one pool, mostly at once. A call of the pool that
+// tries again, with the same locks held and for the same one, is as old as at the first try,
+// so no such call is the victim for ever.
 //
 // A look lists the queues of what the handle holds, and reads on only if handles with other
 // locks wait there. The call looks again when the queues have changed, at most once a

@@ -112,9 +112,9 @@ func (a *ages) take(w *nestedWait) int64 {
 	return found.order
 }
 
-// put remembers the age of a wait that was not granted the lock.
+// put remembers the age of a wait that was not granted the lock, if order is known.
 func (a *ages) put(w *nestedWait, order int64) {
-	if order == 0 { // unknown
+	if order == 0 {
 		return
 	}
 	a.mu.Lock()

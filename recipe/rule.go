@@ -21,8 +21,8 @@ func blocksReader(n, reader driver.Node) bool {
 // Exclusive is the rule of the exclusive lock: all earlier contenders block, of any kind.
 func Exclusive(queue []driver.Node, self int) []driver.Node { return queue[:self] }
 
-// Shared is the rule of a reader: earlier contenders block unless they are readers. (A Shared node
-// with the number of a Convertible node is the same holder, downgraded by Curator.)
+// Shared is the rule of a reader: earlier contenders block unless they are readers. (A Shared
+// node with the number of a Convertible node is the same holder, downgraded by Curator.)
 func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	for _, n := range queue[:self] {
 		if blocksReader(n, queue[self]) {

@@ -111,8 +111,8 @@ type joinAttempt struct {
 // with others. A listing with the node is newer than the node; without, the queue is listed
 // again.) If the caller knows the queue up to one of the session's last nodes, and no other
 // client is expected to have joined since, the queue is listed only if the number shows that
-// another client has joined. Nor is a queue listed with the create that is expected not to
-// exist.
+// another client has joined. A queue that is expected not to exist is not listed with the
+// create either.
 func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
