@@ -1,6 +1,6 @@
 package lockpool
 
-// This file has the node of a tenancy, and the replacement by a downgrade.
+// This file has the node of a tenancy.
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
 // heldNode is the node of a tenancy. A downgrade replaces it.
@@ -106,54 +105,4 @@ func (n *heldNode) verify(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// beginReplace returns a function to replace the exclusive node with a shared one. The
-// shared node stores the token of the turn and the name of the old node. current waits for
-// the replacement. alive ends with the hold.
-func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
-	replaced := make(chan struct{})
-	n.mu.Lock()
-	old := n.node
-	n.replacing = replaced
-	n.mu.Unlock()
-	return func(alive context.Context) error {
-		node := old
-		err := n.learnCreated(alive)
-		if err == nil {
-			token, _ := packToken(n.created.Load(), turn) // 0 if there is none
-			node, err = n.session.Session.(driver.Downgrader).Downgrade(n.queue, old, nodedata.Downgraded(n.data, token, old.Name))
-		}
-		n.mu.Lock()
-		if err == nil {
-			n.node = node
-		}
-		n.replacing = nil
-		n.mu.Unlock()
-		close(replaced)
-		return err
-	}
-}
-
-// learnCreated learns the order number of the first node: the replacing node may be newer
-// than the nodes of later holders.
-func (n *heldNode) learnCreated(alive context.Context) error {
-	first := n.node
-	for n.created.Load() == 0 {
-		watches, err := n.session.Watch(alive, n.queue, first)
-		switch {
-		case err == nil && watches[0].Created != 0:
-			n.created.CompareAndSwap(0, watches[0].Created)
-		case err == nil && watches[0].Fired() == driver.Missing:
-			return driver.ErrRemoved
-		case alive.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
-			return err
-		default: // not an answer
-			select {
-			case <-time.After(lookAgainDelay):
-			case <-alive.Done():
-			}
-		}
-	}
-	return nil
 }

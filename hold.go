@@ -339,51 +339,6 @@ func (h *hold) endIfLost(err error) error {
 	return h.life.err()
 }
 
-// downgrade begins to make an exclusive hold a shared one. The caller, which holds
-// handle.mu, must then call the returned function, which waits for the downgrade until its
-// context ends; the downgrade then continues in the background.
-func (h *hold) downgrade() (finish func(context.Context) error) {
-	failed := func(err error) func(context.Context) error {
-		return func(context.Context) error { return err }
-	}
-	if err := h.life.failure(); err != nil {
-		return failed(err)
-	}
-	p := h.handle.pool
-	if !p.begin() {
-		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
-	}
-	replace := h.tenancy.beginDowngrade(h.turn)
-	done := make(chan struct{})
-	var err error
-	carryOut := func() {
-		defer p.work.Done()
-		defer close(done)
-		err = replace(h.life.after(&h.life.finished))
-		if errors.Is(err, driver.ErrNoPermission) { // still exclusive, and held
-			return
-		}
-		err = h.endIfLost(err)
-		if cause := h.life.err(); cause != nil && !errors.Is(cause, ErrLockLost) {
-			err = nil // the whole lock was released meanwhile
-		}
-	}
-	return func(ctx context.Context) error {
-		go carryOut() // ends when the service has answered, or with the session
-		if lost := h.check(ctx); lost != nil {
-			return lost
-		}
-		ctx, cancel := beyondHolds(ctx)
-		defer cancel()
-		select {
-		case <-done:
-			return err
-		case <-ctx.Done():
-			return fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err())
-		}
-	}
-}
-
 // release is an unreported release of a hold.
 type release struct {
 	hold  *hold

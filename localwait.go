@@ -1,0 +1,150 @@
+package lockpool
+
+// This file has the waits of calls in the queue of their process.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// mayWaitLocally reports whether a request may wait in a localQueue.
+func (h *Handle) mayWaitLocally(req request) bool {
+	if kind := req.kind(); h.pool.local.most == 0 || req.try || req.op == opOnce || kind != driver.Exclusive && kind != driver.Shared {
+		return false
+	}
+	return !h.holdsAny()
+}
+
+// awaitTurn waits, until ctx ends, for a turn of a tenancy. If it returns none and no
+// error, the call is to acquire the lock from the service.
+func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err error) {
+	if a.local.alone {
+		return nil, 0, nil
+	}
+	w, report := a.joinLocally()
+	if w == nil {
+		return nil, 0, nil
+	}
+	accepted := false
+	defer func() {
+		if !accepted { // ctx has ended, or user code panics
+			a.giveUpTurn()
+		}
+	}()
+	select {
+	case <-w.done:
+	default:
+		a.waits(report)
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return nil, 0, a.explainLocally(ctx)
+		}
+	}
+	if w.turns != nil {
+		t = w.turns.tenancy
+		a.onSession(t.session)
+	}
+	accepted = true
+	return t, w.turn, w.err
+}
+
+// joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
+// which may have a turn already, and what reports the requests that it waits for.
+func (a *acquisition) joinLocally() (w *localWaiter, report func()) {
+	w = &a.local
+	waits, predecessor, holder := a.pool.local.join(a.name, w)
+	if !waits {
+		return nil, nil
+	}
+	return w, func() { a.WaitingLocally(predecessor, holder) }
+}
+
+// giveUpTurn gives up the place in the queue, or what the call has got meanwhile.
+func (a *acquisition) giveUpTurn() {
+	if got := a.pool.local.giveUp(&a.local); got != nil { // a delegate has got nothing: see resign
+		got.tenancy.drop()
+	}
+}
+
+// resign gives up what the call has not used: the next waiter becomes the delegate if the
+// call was the delegate, and has the place, or else the place is left.
+func (a *acquisition) resign() {
+	local, at := &a.pool.local, a.local.place
+	a.local.place = place{}
+	if a.local.queue == nil || at.session != nil && local.passPlace(&a.local, at) {
+		return
+	}
+	local.resign(&a.local)
+	if at.session != nil {
+		_ = at.session.Leave(canceled, a.name, at.node) // continues in the background
+	}
+}
+
+// checkTry returns an error if a try is to fail because other calls of the pool wait for
+// the lock in memory, or did so until a moment ago.
+func (a *acquisition) checkTry() error {
+	kind := a.req.kind()
+	if a.req.try && (kind == driver.Exclusive || kind == driver.Shared) && a.pool.local.wouldOvertake(a.name, a.req.shared) {
+		return fmt.Errorf("%w: other calls of this pool wait for it", ErrLocked)
+	}
+	return nil
+}
+
+// explainLocally returns the error of a wait in memory whose context has ended.
+func (a *acquisition) explainLocally(ctx context.Context) error {
+	at := a.stands()
+	a.progress.standsLocally(at)
+	switch {
+	case at.session == nil:
+		return a.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
+	case at.behind.Behind.Name != "":
+		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", at.behind.Behind, ctx.Err()))
+	}
+	return ctx.Err()
+}
+
+const localPrefix = "local-" // of what stands for a node's name of a waiter without a node
+
+func (p *Pool) localName(w *localWaiter) string {
+	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, w.id)
+}
+
+// localWaiters returns the waiters for the lock that have no node, and the node that
+// they wait behind.
+func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
+	found, t, delegate := p.local.find(name)
+	if t != nil {
+		behind = t.nodeNow().Name
+	}
+	if delegate != nil {
+		behind = cmp.Or(delegate.now().node, behind)
+	}
+	for _, w := range found {
+		kind := driver.Exclusive
+		if w.shared {
+			kind = driver.Shared
+		}
+		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
+		waiters = append(waiters, Contender{
+			Lock: name, Node: p.localName(w), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
+		})
+	}
+	return waiters, behind
+}
+
+// revokeLocally revokes the waiters without a node that have one of the names.
+func (p *Pool) revokeLocally(name string, names []string) {
+	if len(names) > 0 {
+		asked := map[string]bool{}
+		for _, n := range names {
+			asked[n] = true
+		}
+		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w)] })
+	}
+}
