@@ -3,7 +3,6 @@ package lockpool
 // This file has one request for a lock, from the call to the grant.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -49,8 +48,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 var errPanic = errors.New("panic")
 
 // exclusively calls do as the one acquisition of the handle. The context of do ends with
-// ctx, when the handle is closed, and when the pool is: a handle that holds something may
-// acquire more until Pool.Close, others until Pool.Shutdown.
+// ctx, when the handle is closed, and when the pool is.
 func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
 	defer h.returnIfUnused()
 	if !h.pool.begin() {
@@ -71,13 +69,7 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 // beginAcquisition is a separate function, as others below are, because the cost of a
 // waiter is the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
-	until := h.pool.accepting
-	h.mu.Lock()
-	if h.holdsAnyLocked() {
-		until = h.pool.alive
-	}
-	h.mu.Unlock()
-	ctx, giveUp := bound(ctx, until) // calls methods of the caller's context
+	ctx, giveUp := bound(ctx, h.until(h.pool)) // calls methods of the caller's context
 	var err error
 	h.mu.Lock()
 	switch {
@@ -118,7 +110,8 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() != nil: // the node may still be on the way out
+		case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost)):
+			// The node may still be on the way out.
 			return a.describeBlocker(ctx, err)
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
@@ -263,13 +256,15 @@ type acquisition struct {
 	asked    int64       // order number of the first node; 0 if unknown
 }
 
-// hasAsked records the order number of a node, if no earlier one is known, and returns the first.
+// hasAsked records the order number of a node, or 0, and returns the smallest so far.
 func (a *acquisition) hasAsked(order int64) (first int64) {
 	asked := &a.asked
 	if a.req.asked != nil {
 		asked = a.req.asked
 	}
-	*asked = cmp.Or(*asked, order)
+	if order != 0 && (*asked == 0 || order < *asked) {
+		*asked = order
+	}
 	return *asked
 }
 

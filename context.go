@@ -39,19 +39,23 @@ func (p *Pool) withCause(ctx context.Context, h *Handle, err error) error {
 	cause := context.Cause(ctx)
 	held := heldWith(ctx, cause)
 	closed := cause == ErrPoolClosed || cause == ErrHandleClosed
-	if closed && (held == nil || held.handle == h || held.handle.pool == p && cause == ErrPoolClosed) {
+	ours := cause == ErrPoolClosed && p.accepting.Err() != nil || cause == ErrHandleClosed && h != nil && h.closed.Load()
+	if ours && (held == nil || held.handle == h || held.handle.pool == p && cause == ErrPoolClosed) {
 		return cause
 	}
 	if !errors.Is(err, ctx.Err()) {
 		err = fmt.Errorf("%w: %w", err, ctx.Err())
 	}
 	switch {
-	case closed, held != nil && held.handle != h:
+	case cause == ctx.Err():
+	case held != nil && (closed || held.handle != h):
 		err = fmt.Errorf("%w: the context of lock %q has ended: %v", err, held.name, cause)
 	case held != nil:
 		err = fmt.Errorf("%w: the context of lock %q has ended: %w", err, held.name, cause)
-	case cause != ctx.Err():
-		err = fmt.Errorf("%w: %w", err, cause)
+	case closed:
+		err = fmt.Errorf("%w: %v", err, cause)
+	default: // perhaps the error of another call, as in a group of goroutines
+		err = fmt.Errorf("%w: %w", err, apart(cause))
 	}
 	return err
 }
@@ -85,7 +89,7 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 	endsWith := func(outer context.Context) func() bool {
 		return context.AfterFunc(outer, func() {
-			if cause := context.Cause(outer); !isEndOfHold(cause) && cause != context.DeadlineExceeded {
+			if cause := context.Cause(outer); heldWith(outer, cause) == nil && cause != context.DeadlineExceeded {
 				cancel()
 			}
 		})

@@ -43,7 +43,7 @@ func (h *hold) downgrade() (finish func(context.Context) error) {
 	}
 	return func(ctx context.Context) error {
 		go carryOut() // ends when the service has answered, or with the session
-		if lost := h.check(ctx); lost != nil {
+		if lost := h.checkEntry(ctx); lost != nil {
 			return lost
 		}
 		ctx, cancel := beyondHolds(ctx)

@@ -31,7 +31,8 @@ const (
 // [LockFromContext] finds the lock, for the fencing token.
 //
 // When lead returns nil before the context ends, Elect unlocks and returns nil, or the error
-// of an unlock that the service has not confirmed. In all other cases Elect stands again, behind the waiting candidates:
+// of an unlock that the service has not confirmed. In all other cases Elect stands again,
+// behind the waiting candidates:
 //
 //   - If lead returns an error, Elect unlocks, so that another candidate leads, and logs
 //     the error.
@@ -42,8 +43,8 @@ const (
 //     up to 10 s, and shortened at random by up to half. After a term of at least 10 s the
 //     pauses start over.
 //
-// If ctx ends, the error wraps ctx's error, lead's if different, and ErrLockLost if the
-// lock was lost before lead returned. The error wraps ErrNotAcquired if lead was never
+// If ctx ends, the error wraps ctx's error and, from a term or the pause after one, lead's
+// error if different, and ErrLockLost if the lock was lost before lead returned. The error wraps ErrNotAcquired if lead was never
 // called, and only then. Elect also returns errors beyond another attempt: ErrPoolClosed,
 // ErrInvalidName, ErrKindMismatch, ErrNoPermission, ErrDeadlock and ErrSequenceExhausted
 // from the request for the lock, and, before the first session, a permanent refusal by the
@@ -87,7 +88,7 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return electError(name, led, p.withCause(ctx, nil, ctx.Err()))
+			return electError(name, led, t.explainEnd(ctx, p, err))
 		}
 	}
 }
@@ -147,7 +148,7 @@ func electError(name string, led bool, err error) error {
 
 // explainEnd returns the error of Elect after ctx has ended. err is what stand has returned.
 func (t term) explainEnd(ctx context.Context, p *Pool, err error) error {
-	end := p.withCause(ctx, nil, ctx.Err())
+	end := p.withCause(ctx, p.carriedHandle(ctx), ctx.Err())
 	if t.failed() {
 		end = fmt.Errorf("%w: %w", end, apart(t.err))
 	}

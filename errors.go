@@ -171,7 +171,12 @@ func (h hiding) Is(target error) bool {
 	return !slices.Contains(h.hidden, target) && errors.Is(h.err, target)
 }
 
-func (h hiding) As(target any) bool { return errors.As(h.err, target) }
+func (h hiding) As(target any) bool {
+	if _, done := target.(**DoneError); done && slices.Contains(h.hidden, ErrDone) {
+		return false
+	}
+	return errors.As(h.err, target)
+}
 
 // LockError is the error of an operation on a lock.
 type LockError struct {

@@ -30,7 +30,11 @@ func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 	defer a.mu.Unlock()
 	ahead = grain(ahead)
 	if expiring := a.expiring[ahead]; expiring != nil {
-		return expiring
+		select {
+		case <-expiring:
+		default:
+			return expiring
+		}
 	}
 	var each []context.Context
 	for _, l := range a.locks {
@@ -60,6 +64,9 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 	defer l.mu.Unlock()
 	ahead = grain(ahead)
 	a := l.alarms[ahead]
+	if a != nil && a.ctx.Err() != nil { // has rung
+		a = nil
+	}
 	switch {
 	case l.cause != nil || lease == math.MaxInt64: // nothing runs out
 		return lost

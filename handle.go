@@ -38,6 +38,26 @@ type Handle struct {
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
 func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%p)", h) }
 
+// lostBefore returns how the handle has lost a lock that the handle has not unlocked.
+func (h *Handle) lostBefore(name string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.holds[name]; held != nil {
+		return held.life.err()
+	}
+	return nil
+}
+
+// until returns the context of the pool that ends the calls of the handle: a handle that holds
+// something may acquire more until Pool.Close, others, and calls without a handle, until
+// Pool.Shutdown.
+func (h *Handle) until(p *Pool) context.Context {
+	if h != nil && h.holdsAny() {
+		return p.alive
+	}
+	return p.accepting
+}
+
 // open gets a new handle a slot. From then on the caller must close the handle.
 func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {

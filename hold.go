@@ -373,6 +373,21 @@ func (h *hold) check(ctx context.Context) error {
 	return nil // or the service's numbers have become too large: then only no more locks are granted
 }
 
+// checkEntry is check after the unlock of an inner entry, and ends the hold after a loss.
+func (h *hold) checkEntry(ctx context.Context) error {
+	switch err := h.life.err(); {
+	case errors.Is(err, ErrLockLost):
+		return err
+	case err != nil: // the unlock was the last, and has checked
+		return nil
+	}
+	lost := h.check(ctx)
+	if lost != nil {
+		h.tenancy.lose(lost, true)
+	}
+	return lost
+}
+
 // checkGrace is how much longer than the context a release waits for an answer about
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
@@ -405,7 +420,9 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 		defer func() { guard(&r.panicked, cancel) }()
 	}
 	if left == notYet {
-		_, err := t.watchNode(wait)
+		answered, end := outlasting(wait, checkGrace)
+		_, err := t.watchNode(answered)
+		end()
 		r.conclude(wait, err)
 		left = h.leave(cause, true) // even without a watch: the next holder watches at once (tenancy.add)
 	}
@@ -434,17 +451,22 @@ func (h *hold) leave(cause error, watched bool) leaving {
 // conclude sets the error for the caller of a release from the service's answer err.
 func (r *release) conclude(ctx context.Context, err error) {
 	switch {
-	case err == nil || r.err != nil:
+	case err == nil || errors.Is(r.err, ErrLockLost):
 	// The node was gone before the release; or the node stays, and the removal of the node
 	// would no longer be seen.
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), !r.asked && errors.Is(err, driver.ErrNoPermission):
 		r.err = lostWith(err)
 		r.cause = r.err
 		r.hold.life.markLost(r.cause)
+	case r.err != nil: // the node was not watched
 	default:
 		r.err = err
 		if errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			r.err = fmt.Errorf("released, but the server has not confirmed it yet: %w", err)
+			unconfirmed := "released, but the server has not confirmed the release yet"
+			if !r.asked { // passed on, or at rest
+				unconfirmed = "unlocked, but the server has not confirmed that the lock was held"
+			}
+			r.err = fmt.Errorf("%s: %w", unconfirmed, err)
 		}
 	}
 }

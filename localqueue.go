@@ -55,6 +55,7 @@ type localWaiter struct {
 	alone     bool // outside of the queue, or replaced as the delegate by another call
 	hasSlot   bool // not waiting for a free handle
 	hasWaited bool // waited in memory, or lost the place at the service
+	wasKept   bool // waited in memory behind a holder
 	revoked   bool // during the wait
 	queue     *localQueue
 	place     place // for the delegate to take over
@@ -178,7 +179,7 @@ func (q *localQueue) advance() {
 		w, t := q.first(), q.turns
 		switch {
 		case t == nil || !t.hasOneFor(w):
-			q.delegate = w
+			q.delegate, w.wasKept = w, t != nil
 		case t.holders == 0 || t.shared:
 			t.last++
 			t.holders++

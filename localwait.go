@@ -42,6 +42,9 @@ func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err 
 		a.waits(report)
 		select {
 		case <-w.done:
+			if w.wasKept {
+				a.progress.kept()
+			}
 		case <-ctx.Done():
 			return nil, 0, a.explainLocally(ctx)
 		}

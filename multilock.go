@@ -3,6 +3,7 @@ package lockpool
 // This file has locks taken together.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,11 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names { // before anything is locked
-		if err := h.pool.checkName(name); err != nil {
+		err := h.pool.checkName(name)
+		if err == nil {
+			err = h.lostBefore(name)
+		}
+		if err != nil {
 			return nil, notAcquired(opLockAll, name, err)
 		}
 	}
@@ -96,8 +101,8 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *
 	defer giveUp(nil)
 	for _, name := range names {
 		l, err := h.enter(waiting, name, req, new(Lock))
-		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-			return context.Cause(waiting) // why a taken lock has ended
+		if err != nil && ctx.Err() == nil { // perhaps because a taken lock has ended
+			err = cmp.Or(all.failure(), context.Cause(waiting), err)
 		}
 		if err != nil && *req.asked != 0 && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnavailable) {
 			return also{err, ErrLocked} // the time has passed in the wait for an earlier name
@@ -112,11 +117,32 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *
 			defer context.AfterFunc(life.after(&life.revoked), func() { giveUp(notAcquired(opLockAll, name, ErrRevoked)) })()
 		}
 	}
+	if err := all.failure(); err != nil {
+		return err
+	}
+	if waiting.Err() != nil && ctx.Err() == nil { // revoked
+		return context.Cause(waiting)
+	}
+	for _, l := range all.locks { // the last grant has checked one session
+		if err := l.hold.check(ctx); err != nil {
+			return notAcquired(opLockAll, l.Name(), err)
+		}
+	}
 	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
 		l.apply(req)
 		life := &l.hold.life
 		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
+	}
+	return nil
+}
+
+// failure returns why one of the locks has ended, for LockAll.
+func (a *MultiLock) failure() error {
+	for _, l := range a.locks {
+		if err := l.hold.life.failure(); err != nil {
+			return notAcquired(opLockAll, l.Name(), err)
+		}
 	}
 	return nil
 }

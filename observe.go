@@ -112,7 +112,7 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 		patient, cancel = context.WithTimeout(ctx, observePatience)
 	}
 	defer cancel()
-	err := o.pool.withSessionUntil(o.pool.accepting, patient, o.session, func(ctx context.Context, s *session) error {
+	err := o.pool.withSessionUntil(o.pool.accepting, patient, nil, o.session, func(ctx context.Context, s *session) error {
 		follower, err := driver.Offer[driver.Follower](s.Session)
 		if err != nil {
 			return err

@@ -50,12 +50,12 @@ import (
 // ZooKeeper by later runs of any name. A key without a record runs again. Name and key are
 // visible to all readers of the service's data.
 func (p *Pool) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
-	return once(ctx, p, p.enter, name, key, fn, opts)
+	return once(ctx, p, p.carriedHandle(ctx), p.enter, name, key, fn, opts)
 }
 
 // Once is [Pool.Once], with the handle as the holder.
 func (h *Handle) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
-	return once(ctx, h.pool, h.enter, name, key, fn, opts)
+	return once(ctx, h.pool, h, h.enter, name, key, fn, opts)
 }
 
 // Run is a finished run of a function; see [Pool.Once].
@@ -145,7 +145,8 @@ type jobRun struct {
 	record    driver.Record
 }
 
-func once(ctx context.Context, p *Pool, enter func(context.Context, string, request, *Lock) (*Lock, error), name, key string,
+// once is Once. by is the handle that will lock, if there is one already.
+func once(ctx context.Context, p *Pool, by *Handle, enter func(context.Context, string, request, *Lock) (*Lock, error), name, key string,
 	fn func(ctx context.Context) error, opts []LockOption) error {
 	if fn == nil {
 		return errors.New("lockpool: Once: the function is nil")
@@ -159,7 +160,7 @@ func once(ctx context.Context, p *Pool, enter func(context.Context, string, requ
 	}
 	j := &jobRun{p, name, key, driver.Record{Name: Escape(name), Key: Escape(key), Keep: req.keepDone}}
 	began := time.Now()
-	if err := j.look(ctx, req); err != nil {
+	if err := j.look(ctx, by, req); err != nil {
 		return notAcquired(opOnce, name, err)
 	}
 	req.wait -= time.Since(began)
@@ -180,10 +181,10 @@ func once(ctx context.Context, p *Pool, enter func(context.Context, string, requ
 }
 
 // look looks for a record before the lock is taken.
-func (j *jobRun) look(ctx context.Context, req request) error {
+func (j *jobRun) look(ctx context.Context, by *Handle, req request) error {
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
-	return j.pool.withSession(ctx, func(ctx context.Context, s *session) error { return j.check(ctx, s) })
+	return j.pool.withSessionUntil(by.until(j.pool), ctx, by, nil, j.check)
 }
 
 // check returns a DoneError if there is a record.
@@ -299,7 +300,7 @@ func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err err
 		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", err)
 	}
 	recorded := false
-	unknown := p.withSessionUntil(p.alive, wait, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
+	unknown := p.withSessionUntil(p.alive, wait, nil, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
 		recorded, err = recorder.Settle(ctx, t.queue, node, j.record)
 		return err
 	}))

@@ -54,6 +54,22 @@ func TestWaitForTheNextTryIsForTheLock(t *testing.T) {
 	})
 }
 
+// So was a call that waited in memory behind a holder of its pool, and has just asked the
+// service.
+func TestWaitInMemoryIsForTheLock(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		b := locktest.NewOn(t, server)
+		p := b.Pool()
+		b.Lock(p, "a")
+		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate}}, Do: zktest.DelayReply(time.Second)})
+		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(150*time.Millisecond))
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NotErrorIs(t, err, lockpool.ErrUnavailable)
+	})
+}
+
 // A process that has lost its sessions to an outage does not wait for the servers to expire
 // them, though they may do so long after the outage.
 func TestOwnLocksAreFreeSoonAfterAnOutage(t *testing.T) {

@@ -19,13 +19,14 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// panickingTracer is a tracer provider of which one call, the one numbered at,
-// panics on the test's goroutine. (On a goroutine of the pool, a panic ends the
-// process, as it should.)
+// panickingTracer is a tracer provider of which one call, the one numbered at, panics on the
+// test's goroutine, or calls do. (On a goroutine of the pool, a panic ends the process, as it
+// should.)
 type panickingTracer struct {
 	noop.TracerProvider
 	goroutine int64
 	at, calls int
+	do        func()
 }
 
 func (p *panickingTracer) Tracer(string, ...trace.TracerOption) trace.Tracer {
@@ -36,7 +37,11 @@ func (p *panickingTracer) step() {
 	if goid.Get() != p.goroutine {
 		return
 	}
-	if p.calls++; p.calls == p.at {
+	switch p.calls++; {
+	case p.calls != p.at:
+	case p.do != nil:
+		p.do()
+	default:
 		panic("user code")
 	}
 }

@@ -254,8 +254,8 @@ func (c *heldContext) done(err, unlockErr error) error {
 	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
 		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
 	}
-	if unlockErr == nil && !c.hold.life.over.Load() { // an inner entry: Unlock has not checked the lease
-		unlockErr = lockError(opUnlock, c.hold.name, c.hold.check(c.parent))
+	if unlockErr == nil {
+		unlockErr = lockError(opUnlock, c.hold.name, c.hold.checkEntry(c.parent))
 	}
 	if unlockErr != nil {
 		err = errors.Join(err, hide(unlockErr, ofTheFunction))

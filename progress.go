@@ -54,6 +54,13 @@ func (p *progress) waitsBehind(w recipe.Wait) {
 	p.behind, p.blocked = w, time.Now()
 }
 
+// kept is called after a wait in memory behind a holder.
+func (p *progress) kept() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blocked = time.Now()
+}
+
 // standsLocally records where a wait in memory stands.
 func (p *progress) standsLocally(at standing) {
 	p.mu.Lock()

@@ -70,19 +70,20 @@ func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 // the session. withSession takes no handle: a pool whose handles all wait can still inspect
 // and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
-	return p.withSessionUntil(p.accepting, ctx, nil, do)
+	return p.withSessionUntil(p.accepting, ctx, nil, nil, do)
 }
 
-// withSessionUntil is withSession until a context of the pool ends, accepting or alive, and
-// with the session of the caller's last use, if alive.
-func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do func(ctx context.Context, s *session) error) error {
+// withSessionUntil is withSession until a context of the pool ends, accepting or alive, with
+// the handle of the call, if any, for errors, and with the session of the caller's last use,
+// if alive.
+func (p *Pool) withSessionUntil(until, ctx context.Context, h *Handle, before *session, do func(ctx context.Context, s *session) error) error {
 	err := ctx.Err() // panics if ctx is nil
 	if until.Err() != nil || !p.begin() {
 		return ErrPoolClosed
 	}
 	defer p.work.Done()
 	if err != nil {
-		return p.withCause(ctx, nil, err)
+		return p.withCause(ctx, h, err)
 	}
 	ctx, cancel := bound(ctx, until)
 	defer cancel(nil)
@@ -98,10 +99,10 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do 
 			}
 			return do(ctx, s)
 		}()
-		if ctx.Err() != nil && err != nil {
-			return p.withCause(ctx, nil, unanswered(err))
-		}
-		if !errors.Is(err, driver.ErrSessionLost) && !errors.Is(err, driver.ErrUnavailable) {
+		switch lost := errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrUnavailable); {
+		case ctx.Err() != nil && (lost || errors.Is(err, ctx.Err())):
+			return p.withCause(ctx, h, unanswered(err))
+		case !lost:
 			return err
 		}
 	}
@@ -349,6 +350,8 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 		if err == nil { // Close does not know of the session
 			p.closeSoon(context.Background(), &session{Session: opened})
 		}
+	case err != nil && p.connected: // what has worked before may work again
+		pending.err = fmt.Errorf("%w: %v", driver.ErrUnavailable, err)
 	case err != nil:
 		pending.err = fmt.Errorf("no session: %w", err)
 	default:

@@ -215,22 +215,26 @@ func (t *tenancy) endIfLost(err error) bool {
 	if !removed && !unreadable && !errors.Is(err, driver.ErrSessionLost) {
 		return false
 	}
+	// A node that cannot be read may still exist, and if there are several nodes, some may be
+	// left.
+	t.lose(lostWith(err), unreadable || removed && t.kind != driver.Plain)
+	return true
+}
+
+// lose ends the tenancy and its holds, and perhaps removes the node.
+func (t *tenancy) lose(cause error, remove bool) {
 	t.pool.mu.Lock()
 	t.lost = true
 	rested := t.close()
 	holds := slices.Clone(t.holds)
 	t.pool.mu.Unlock()
-	cause := lostWith(err)
 	holds = slices.DeleteFunc(holds, func(h *hold) bool { return !h.life.end(cause, false) })
-	if (len(holds) > 0 || rested) && (unreadable || removed && t.kind != driver.Plain) {
-		// A node that cannot be read may still exist, and if there are several nodes,
-		// some may be left.
+	if (len(holds) > 0 || rested) && remove {
 		_ = t.removeNode(canceled) // continues in the background
 	}
 	for _, h := range holds {
 		defer h.reportEnd(cause) // deferred, so that each runs even if user code panics
 	}
-	return true
 }
 
 // removeNode removes the node. ctx bounds the wait: the removal happens even if ctx has ended.

@@ -5,6 +5,7 @@ package drivertest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -212,6 +213,8 @@ func recordOld(r *run) {
 	r.recordsFor(s, keep, name, "a")
 	r.recordsFor(s, keep, once, "a")
 	r.records(s, name, "kept")
+	longest := r.newRecord(rec).Name
+	r.recordsFor(s, math.MaxInt64, longest, "kept")
 	begun := time.Now()
 	clear := func() {
 		r.Helper()
@@ -236,6 +239,7 @@ func recordOld(r *run) {
 	}
 	took := time.Since(begun)
 	require.Equal(r, []string{"kept"}, found)
+	require.Equal(r, []string{"kept"}, r.keys(s, longest))
 	require.GreaterOrEqual(r, took, keep, "a record was removed early")
 	if r.bubble {
 		require.LessOrEqual(r, took, 3*keep/2, "records were removed late")

@@ -31,7 +31,7 @@ type Config struct {
 
 	// TTL is the session timeout: after so much silence, the servers remove the keys of a
 	// session. TTL is a whole number of seconds from 2 to 300; the default is 15. Servers
-	// may grant a longer TTL.
+	// may wait longer.
 	TTL time.Duration
 
 	// TLS is the configuration for connections, or nil for connections without TLS.

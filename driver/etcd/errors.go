@@ -102,6 +102,8 @@ func (c *Connector) connectError(endpoint string, err error) error {
 		err = fmt.Errorf("%w: %w: %w (check Config.Username and Config.Password)", driver.ErrPermanent, driver.ErrNoPermission, err)
 	case is(err, rpctypes.ErrGRPCPermissionDenied):
 		return fmt.Errorf("%w: %w", driver.ErrPermanent, c.describe(err))
+	case isFull(err):
+		return c.describe(err)
 	case c.cfg().TLS == nil && errors.Is(err, io.EOF):
 		err = fmt.Errorf("%w (if the servers demand TLS, set Config.TLS)", err)
 	case is(err, rpctypes.ErrGRPCCorrupt):

@@ -176,7 +176,7 @@ func parseLimit(data []byte) (int, error) {
 func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 	guards := name + "/" + driver.Guards
 	key := s.prefix + name + "/" + driver.Limit
-	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+	err := s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Txn(ctx).Then(s.listing(name, clientv3.WithKeysOnly())).Commit()
 		if err != nil {
 			return err
@@ -184,7 +184,10 @@ func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 		if err := s.parse(name, answers(got, 0)[0].kvs).checkKind(guards, false); err != nil {
 			return conclusion{err}
 		}
-		_, err = conn.kv.Put(ctx, key, strconv.Itoa(limit))
-		return err
+		return nil
 	})
+	if err == nil { // a late request would undo a later change
+		_, _, _, err = again(s, []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(limit))}).commit(ctx)
+	}
+	return err
 }

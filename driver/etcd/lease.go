@@ -42,7 +42,8 @@ import (
 // The grant is of term t if both the answer to the grant, and the answer to an earlier
 // read, have term t: the entry of the grant follows everything applied at the read, and was
 // applied itself. No member counts a lease from before the grant was sent, so a grant needs
-// no further proof.
+// no further proof. The TTL is the one asked for: a member may answer with a longer TTL, its
+// own minimum, but only the leader's counts.
 //
 // (Positions in etcd 3.7: leases are renewed in etcdserver/v3_server.go LeaseRenew and
 // lease/lessor.go Renew; a new leader promotes them in etcdserver/server.go applyEntryNormal
@@ -65,11 +66,11 @@ type lease struct {
 	id      clientv3.LeaseID   // of keys created now
 	others  []clientv3.LeaseID // earlier leases of keys being moved
 	term    uint64             // of the grant, or 0 if the term is unknown
-	ttl     time.Duration
-	ends    time.Duration // 0 before the grant
-	read    *seen         // the last answer to a read
-	kept    *seen         // the keep-alive since, if member and term are the same
-	changed chan struct{} // filled when the lease ends at another time than before
+	ttl     time.Duration      // as asked for
+	ends    time.Duration      // 0 before the grant
+	read    *seen              // the last answer to a read
+	kept    *seen              // the keep-alive since, if member and term are the same
+	changed chan struct{}      // filled when the lease ends at another time than before
 }
 
 // seen is an answer to a proof.
@@ -84,11 +85,10 @@ func (a *seen) sameTerm(b *seen) bool {
 }
 
 // granted begins a lease for all keys. sent is when the request was sent.
-func (l *lease) granted(term uint64, sent, ttl time.Duration) {
+func (l *lease) granted(term uint64, sent time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.others = nil
-	l.term, l.ttl = term, ttl
+	l.others, l.term = nil, term
 	l.until(sent)
 }
 

@@ -245,7 +245,7 @@ type rule interface {
 	readAnswered(seen)
 	keepAliveAnswered(seen)
 	outlived() (term uint64, yes bool)
-	granted(term uint64, sent, ttl time.Duration)
+	granted(term uint64, sent time.Duration)
 	end() time.Duration
 }
 
@@ -306,15 +306,15 @@ func (m *model) answered(c *modelCall, a seen, r rule) *modelCall {
 		for _, b := range m.members {
 			b.expiry = b.next
 		}
-		r.granted(uint64(m.granted), a.sent, modelTTL*unit)
+		r.granted(uint64(m.granted), a.sent)
 	}
 	return next
 }
 
 // newRule is the driver's rule, without the twentieth of the TTL left for clocks.
 func newRule() rule {
-	l := &lease{changed: make(chan struct{}, 1)}
-	l.granted(1, 0, modelTTL*unit)
+	l := &lease{changed: make(chan struct{}, 1), ttl: modelTTL * unit}
+	l.granted(1, 0)
 	return exact{l}
 }
 
@@ -352,7 +352,7 @@ func (m *mutant) keepAliveAnswered(a seen) { m.onAlive(m, a) }
 func (m *mutant) until(at time.Duration)   { m.ends = max(m.ends, at+modelTTL*unit) }
 func (m *mutant) outlived() (uint64, bool) { return m.read.term, !m.stays && m.read.term != m.term }
 
-func (m *mutant) granted(term uint64, sent, _ time.Duration) {
+func (m *mutant) granted(term uint64, sent time.Duration) {
 	m.term = term
 	m.until(sent)
 }

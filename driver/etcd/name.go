@@ -51,8 +51,8 @@ func isKey(part string) bool { return len(part) >= 12 && contenderName.MatchStri
 
 // IsContender implements driver.Connector.
 func (*Connector) IsContender(node string) bool {
-	key, _, _ := strings.Cut(node, "@")
-	return isKey(key) || strings.HasPrefix(node, plainName+"-")
+	key, _, created := strings.Cut(node, "@")
+	return isKey(key) || created && contenderName.MatchString(key) || strings.HasPrefix(node, plainName+"-")
 }
 
 // keyName returns the last part of the key for a new contender of the session.

@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type proving struct {
 	survived time.Duration // likewise, of the last successful round
 	trusted  chan struct{} // closed when the clock is out of doubt; nil without a doubt
 	needed   int           // the first round whose success ends the doubt
+	failure  error         // of the last attempt, or nil
 }
 
 // maxSkew is how far the wall clock may move against ours since the proof on which the lease
@@ -64,11 +66,18 @@ func (s *session) beginRound() (round int) {
 	return p.began
 }
 
+// failed records an error of a proof. The text explains a later end of the session.
+func (p *proving) failed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failure = err
+}
+
 // succeeded ends a round.
 func (p *proving) succeeded(round int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.survived = p.stopped
+	p.survived, p.failure = p.stopped, nil
 	if p.trusted != nil {
 		if round < p.needed {
 			return
@@ -84,6 +93,9 @@ func (s *session) lose(cause error) {
 	p := &s.proving
 	p.mu.Lock()
 	suspended, jumped := s.clock.Suspended()-p.survived, p.trusted != nil
+	if cause == errLease && p.failure != nil {
+		cause = fmt.Errorf("%w (%v)", cause, p.failure)
+	}
 	p.mu.Unlock()
 	s.end(clock.Blame(cause, suspended, jumped))
 }

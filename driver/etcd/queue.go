@@ -3,6 +3,7 @@ package etcd
 // This file has joining, listing, changing and leaving a queue.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -336,7 +337,7 @@ func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 // update changes the value of a node. The change may be repeated, so to returns nil for a
 // value already changed.
 func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
-	key := s.key(queue, node)
+	key, full := s.key(queue, node), error(nil)
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		for {
 			got, err := conn.kv.Get(ctx, key)
@@ -344,15 +345,22 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 				return err
 			}
 			kv := only(got.Kvs)
-			if kv == nil || kv.CreateRevision != createdAt(node) {
+			if kv == nil || kv.CreateRevision != createdAt(node) || decodeValue(kv).mark == 0 { // overwritten
 				return errGone
 			}
 			value := to(kv)
-			if value == nil {
+			if value == nil || bytes.Equal(value, kv.Value) {
 				return nil
+			}
+			if full != nil {
+				return full
 			}
 			put, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).
 				Then(clientv3.OpPut(key, string(value), clientv3.WithIgnoreLease())).Commit()
+			if isFull(err) { // perhaps carried out, if the request filled the database
+				full = err
+				continue
+			}
 			if err != nil || put.Succeeded {
 				return err
 			}

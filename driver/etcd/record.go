@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -54,12 +55,13 @@ func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 		return l.id, nil
 	}
 	s.mu.Unlock()
-	l = &recordLease{until: now + keep/4, left: mostRecords - 1}
-	seconds := (keep+keep/4+s.cfg().TTL)/time.Second + 1
+	l = &recordLease{id: clientv3.LeaseID(rand.Int64N(1<<62) + 1), until: now + keep/4, left: mostRecords - 1}
+	keep = min(keep, longestLease) // no sum overflows
+	seconds := (keep + keep/4 + s.cfg().TTL + time.Second) / time.Second
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) error {
-		granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: min(int64(seconds), longestLease)})
-		if err == nil {
-			l.id = clientv3.LeaseID(granted.ID)
+		_, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(l.id), TTL: int64(seconds)})
+		if isLeaseExists(err) { // the answer to an earlier request was lost
+			return nil
 		}
 		return err
 	})
@@ -76,8 +78,8 @@ func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 	return l.id, nil
 }
 
-// longestLease is the longest lease granted by servers, in seconds.
-const longestLease = 9_000_000_000
+// longestLease is less than the longest lease granted by servers, 285 years.
+const longestLease = 200 * 365 * 24 * time.Hour
 
 // Finish implements driver.Recorder.
 func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
@@ -96,9 +98,11 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r 
 		},
 	}.commit(ctx)
 	switch {
+	case done: // even if the session is over by now
+		return nil
 	case late:
 		return fmt.Errorf("%w: %w", driver.ErrUndecided, err)
-	case err != nil, done:
+	case err != nil:
 		return err
 	case !isNode(only(got[0].kvs), node):
 		return driver.ErrRemoved
@@ -160,18 +164,20 @@ func (s *session) Records(ctx context.Context, name string) (found []driver.Reco
 	return found, err
 }
 
-// Forget implements driver.Recorder.
+// Forget implements driver.Recorder. A late request would remove the record of a later run,
+// so each is a change, not carried out after the call.
 func (s *session) Forget(ctx context.Context, name string, keys ...string) error {
-	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
-		if len(keys) == 0 {
-			_, err := conn.kv.Delete(ctx, s.recordsOf(name), clientv3.WithPrefix())
+	all := []clientv3.Op{clientv3.OpDelete(s.recordsOf(name), clientv3.WithPrefix())}
+	if len(keys) > 0 {
+		all = nil
+		for _, key := range keys {
+			all = append(all, clientv3.OpDelete(s.recordsOf(name)+key))
+		}
+	}
+	for ops := range slices.Chunk(all, mostMoved) {
+		if _, _, _, err := again(s, ops).commit(ctx); err != nil {
 			return err
 		}
-		for _, key := range keys {
-			if _, err := conn.kv.Delete(ctx, s.recordsOf(name)+key); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }

@@ -41,8 +41,8 @@ func (s *session) renew(ctx context.Context, conn *connection, within time.Durat
 	defer cancel()
 	s.generation++
 	id := s.id | clientv3.LeaseID(s.generation&generations)
-	ttl, sent := s.cfg().TTL, s.clock.Now()
-	granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(ttl / time.Second)})
+	sent := s.clock.Now()
+	granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(s.lease.ttl / time.Second)})
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,6 @@ func (s *session) renew(ctx context.Context, conn *connection, within time.Durat
 		_ = conn.revoke(ctx, id)
 		return errTerm
 	}
-	ttl = max(ttl, time.Duration(granted.TTL)*time.Second)
 	others := s.lease.replace(id)
 	if _, err := s.raiseFence(ctx, conn); err != nil {
 		return err
@@ -65,7 +64,7 @@ func (s *session) renew(ctx context.Context, conn *connection, within time.Durat
 	if err := s.moveSession(ctx, id); err != nil {
 		return err
 	}
-	s.lease.granted(term, sent, ttl)
+	s.lease.granted(term, sent)
 	_ = conn.revoke(ctx, others...) // without an answer, the leases expire
 	return nil
 }
@@ -90,7 +89,7 @@ func (s *session) move(ctx context.Context, keys []string, from, to clientv3.Lea
 		isOf := clientv3.Compare(clientv3.LeaseValue(key), "=", from)
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{isOf}, []clientv3.Op{putLease(key, to)}, nil))
 	}
-	_, _, _, err := change{session: s, ops: ops, happened: func([]*answer) bool { return false }}.commit(ctx)
+	_, _, _, err := again(s, ops).commit(ctx)
 	return err
 }
 

@@ -98,6 +98,11 @@ type change struct {
 	happened func([]*answer) bool
 }
 
+// again is a change that is carried out once more, unless an answer says that it was made.
+func again(s *session, ops []clientv3.Op) change {
+	return change{session: s, ops: ops, happened: func([]*answer) bool { return false }}
+}
+
 // answer is the answer to one operation.
 type answer struct {
 	revision int64

@@ -84,7 +84,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62)+1<<62) &^ generations, clock: clock.Start(ctx),
 		closed: make(chan struct{}), revoked: make(chan bool, 1), changed: make(chan struct{}),
 	}
-	s.lease.changed, s.lease.id = make(chan struct{}, 1), s.id
+	s.lease.changed, s.lease.id, s.lease.ttl = make(chan struct{}, 1), s.id, c.cfg().TTL
 	s.proving.wanted = make(chan struct{}, 1)
 	s.revoked <- false
 	s.alive, s.end = context.WithCancelCause(context.Background())
@@ -114,6 +114,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 	began := s.clock.Now()
 	var last error
 	for try := 0; ; try++ {
+		permanent := 0
 		for _, i := range rand.Perm(len(cfg.Endpoints)) {
 			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/4)
 			if err == nil {
@@ -129,7 +130,9 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 				conn.close(err)
 			}
 			if last = err; errors.Is(err, driver.ErrPermanent) {
-				return nil, err
+				if permanent++; permanent == len(cfg.Endpoints) { // none may help
+					return nil, err
+				}
 			}
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
@@ -145,10 +148,15 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 }
 
 // grant asks for the lease and creates the session's own key.
-func (s *session) grant(ctx context.Context, conn *connection, began time.Duration) error {
+func (s *session) grant(ctx context.Context, conn *connection, began time.Duration) (err error) {
 	ttl := s.cfg().TTL
-	ctx, cancel := context.WithTimeout(ctx, ttl/4)
+	ctx, cancel := context.WithTimeoutCause(ctx, ttl/4, errSilent)
 	defer cancel()
+	defer func() {
+		if err != nil && context.Cause(ctx) == errSilent { // not an end of the caller's context
+			err = errSilent
+		}
+	}()
 	key := s.sessionKey()
 	before, err := conn.kv.Get(ctx, key, clientv3.WithSerializable())
 	if err != nil {
@@ -158,7 +166,6 @@ func (s *session) grant(ctx context.Context, conn *connection, began time.Durati
 	granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(s.id), TTL: int64(ttl / time.Second)})
 	switch {
 	case err == nil:
-		ttl = max(ttl, time.Duration(granted.TTL)*time.Second)
 		if granted.Header.RaftTerm == before.Header.RaftTerm {
 			term = before.Header.RaftTerm
 		}
@@ -171,7 +178,7 @@ func (s *session) grant(ctx context.Context, conn *connection, began time.Durati
 		return err
 	}
 	s.fence.version = 1
-	s.lease.granted(term, began, ttl)
+	s.lease.granted(term, began)
 	return nil
 }
 
@@ -199,6 +206,7 @@ func (s *session) run(conn *connection) {
 		if s.alive.Err() != nil {
 			break
 		}
+		s.proving.failed(s.describe(err))
 		conn.close(err)
 		conn = nil
 		if s.clock.Now()-began < time.Second { // perhaps the member answers, but refuses a new lease
@@ -223,13 +231,14 @@ func (s *session) reconnect(ctx context.Context, ask func(context.Context, *conn
 				return nil
 			}
 			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/8)
-			if err != nil {
-				continue
+			if err == nil {
+				if err = ask(ctx, conn); err == nil {
+					return conn
+				}
+				conn.close(err)
+				err = s.connectError(cfg.Endpoints[i], err)
 			}
-			if err = ask(ctx, conn); err == nil {
-				return conn
-			}
-			conn.close(err)
+			s.proving.failed(err)
 		}
 		if !pause(ctx, min(time.Duration(try)*20*time.Millisecond, 500*time.Millisecond)) {
 			return nil
@@ -248,13 +257,18 @@ func (s *session) revokeAll(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if context.Cause(s.alive) == errLease { // holders count on the time until the lease ends
+	if errors.Is(context.Cause(s.alive), errLease) { // holders count on the time until the lease ends
 		pause(ctx, s.clock.Span(s.lease.untilExpired(s.clock.Now())))
 	}
+	var refused error
 	revoke := func(ctx context.Context, conn *connection) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg().TTL/4)
 		defer cancel()
-		return conn.revoke(ctx, s.lease.all()...)
+		err := conn.revoke(ctx, s.lease.all()...)
+		if isConclusive(err) { // a right to write a key of the lease was withdrawn
+			refused, err = s.describe(err), nil
+		}
+		return err
 	}
 	conn := s.last
 	if s.last = nil; conn != nil {
@@ -269,14 +283,14 @@ func (s *session) revokeAll(ctx context.Context) error {
 		done = true
 		conn.close(errClosed)
 	}
-	return nil
+	return refused
 }
 
 // revoke ends leases.
 func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) error {
 	for _, id := range leases {
 		_, err := c.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
-		if err != nil && !isConclusive(err) {
+		if err != nil && !isLeaseGone(err) {
 			return err
 		}
 	}

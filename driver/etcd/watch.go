@@ -42,6 +42,7 @@ type watches struct {
 	mu     sync.Mutex
 	ended  bool
 	nextID int64
+	asked  []*watched // without an answer, which come in this order
 	byID   map[int64]*watched
 	byNode map[watchedNode]*watched
 	idle   map[string]*watched // by key: watches whose node is gone
@@ -147,16 +148,19 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 		ws.mu.Lock()
 		w := ws.byID[got.WatchId]
 		switch {
-		case w == nil:
-		case got.Created, got.Canceled:
-			if w.begins == 0 && w.refused == nil {
-				if w.begins = got.Header.Revision; got.Canceled {
-					w.refused = refusal(got.CancelReason)
-				}
-				close(w.created)
-			} else if got.Canceled { // not by us
+		case got.Created && len(ws.asked) > 0: // a refused watch has no ID since etcd 3.5
+			w, ws.asked = ws.asked[0], ws.asked[1:]
+			w.begins = got.Header.Revision
+			switch {
+			case got.Canceled && strings.Contains(got.CancelReason, "permission denied"):
+				w.refused = rpctypes.ErrGRPCPermissionDenied
+			case got.Canceled: // for want of a valid token
 				ws.conn.fail(errors.New(got.CancelReason))
 			}
+			close(w.created)
+		case w == nil:
+		case got.Canceled: // not by us
+			ws.conn.fail(errors.New(got.CancelReason))
 		default:
 			for _, e := range got.Events {
 				w.last = e.Kv.ModRevision
@@ -176,14 +180,6 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 		}
 		ws.mu.Unlock()
 	}
-}
-
-// refusal is the error of a refused watch.
-func refusal(reason string) error {
-	if strings.Contains(reason, "permission denied") {
-		return rpctypes.ErrGRPCPermissionDenied
-	}
-	return errors.New(reason)
 }
 
 // isBelow reports whether a key belongs to a contender in a queue, to a contender of the
@@ -219,9 +215,6 @@ func (ws *watches) left(n watchedNode) {
 
 // watch watches nodes.
 func (ws *watches) watch(ctx context.Context, s *session, queue string, nodes []driver.Node) ([]*driver.Watch, error) {
-	if err := ws.open(); err != nil {
-		return nil, err
-	}
 	all := make([]*watched, len(nodes))
 	var added []*watched
 	ws.mu.Lock()
@@ -304,6 +297,9 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 			ws.mu.Unlock()
 		}
 	}()
+	if err := ws.open(); err != nil { // with a password, open waits for another token
+		return err
+	}
 	for _, w := range added {
 		if w.begins > 0 { // an idle watch
 			continue
@@ -355,6 +351,9 @@ func (ws *watches) request(w *watched) error {
 	}
 	ws.send.Lock()
 	defer ws.send.Unlock()
+	ws.mu.Lock()
+	ws.asked = append(ws.asked, w)
+	ws.mu.Unlock()
 	return ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
@@ -437,6 +436,9 @@ func (ws *watches) cancel(w *watched) {
 		ws.running.Go(func() { // ends when the request is sent, or with the connection
 			ws.send.Lock()
 			defer ws.send.Unlock()
+			if ws.stream == nil { // open has failed
+				return
+			}
 			_ = ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: w.id}}})
 		})
 	}
@@ -466,7 +468,6 @@ func (ws *watches) tellAll() error {
 	if newest == 0 {
 		return nil
 	}
-	until := newest // all removals are known up to this revision
 	var gone []*watched
 	for chunk := range slices.Chunk(others, mostChecked) {
 		for {
@@ -494,10 +495,8 @@ func (ws *watches) tellAll() error {
 		if at < 0 && ws.lives(w) {
 			return nil // until the event comes
 		}
-		if at >= 0 {
-			until = max(until, ws.events[at].revision)
-		}
 	}
+	until := newest // all removals are known up to this revision
 	ws.events = slices.DeleteFunc(ws.events, func(e event) bool {
 		switch {
 		case !ws.lives(e.of) || e.of.read >= e.revision: // the watch has fired, or the key was read later

@@ -39,6 +39,7 @@ var deadlockTests = []test{
 	{"ThatAGuardClosesLate", deadlockThatAGuardClosesLate, limiter},
 	{"ThatAnotherGuardClosesLate", deadlockThatAnotherGuardClosesLate, limiter},
 	{"VictimKeepsItsAge", victimKeepsItsAge, nil},
+	{"VictimKeepsItsAgeInLockAll", victimKeepsItsAgeInLockAll, nil},
 	{"NobodyStarves", nobodyStarves, nil},
 	{"LockAllAsksOnce", lockAllAsksOnce, nil},
 	{"LockAllAsksOnceForPlainLocks", lockAllAsksOnceForPlainLocks, plainLocker},
@@ -442,6 +443,32 @@ func victimKeepsItsAge(b *bench) {
 	b.until(func() bool { return two.p.Stats().Waiting > 0 }, "the party waits")
 	b.begins(one, exclusively, y)
 	require.Equal(b, []int{0}, b.victims(one, two))
+}
+
+// The same for LockAll, which waits for another lock before at the second try.
+func victimKeepsItsAgeInLockAll(b *bench) {
+	parties := b.parties(3)
+	all, one, two := parties[0], parties[1], parties[2]
+	x, first, second := b.name("x"), b.name("first"), b.name("second")
+	lockAll := func(ctx context.Context, h *lockpool.Handle, _ string) error {
+		_, err := h.LockAll(ctx, []string{first, second})
+		return err
+	}
+	b.holds(all, exclusively, x)
+	b.holds(one, exclusively, second)
+	b.asks(one, exclusively, x)
+	require.ErrorIs(b, lockAll(b.ctx, all.h, ""), lockpool.ErrDeadlock)
+	b.close(one.h)
+	require.Error(b, one.returned())
+
+	b.holds(two, exclusively, second)
+	b.asks(two, exclusively, x)
+	b.shown(x)
+	l := b.lock(b.looker, first)
+	b.asks(all, lockAll, "")
+	b.shown(first)
+	b.unlock(l)
+	require.Equal(b, []int{1}, b.victims(all, two))
 }
 
 // The same with handles of the calls, in a loop: one of them begins later than the others each

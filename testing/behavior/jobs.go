@@ -267,9 +267,10 @@ func shutdownWaitsForARun(b *bench) {
 	require.NoError(b, p.Once(b.ctx, a, "1", func(ctx context.Context) error {
 		down = do(b, p.Shutdown)
 		b.until(func() bool { return errors.Is(p.Ping(b.ctx), lockpool.ErrPoolClosed) }, "the pool shuts down")
-		return ctx.Err()
+		return p.Once(ctx, a, "2", nothing) // in order to finish
 	}))
 	require.NoError(b, down.returned())
+	b.isDone(b.looker.Once(b.ctx, a, "2", b.never), a, "2")
 	b.isDone(b.looker.Once(b.ctx, a, "1", b.never), a, "1")
 }
 
@@ -319,13 +320,23 @@ func onceWithinItself(b *bench) {
 	b.isDone(err, a, "1")
 	require.Equal(b, 1, n)
 	b.queued(lockOfRun(a, "1"), 0)
+
+	// A run of another key has not finished.
+	err = p.Once(b.ctx, a, "2", func(ctx context.Context) error { return p.Once(ctx, a, "1", b.never) })
+	require.ErrorContains(b, err, "done before")
+	require.NotErrorIs(b, err, lockpool.ErrDone)
+	require.False(b, errors.As(err, new(*lockpool.DoneError)))
+	require.Len(b, b.finished(a), 1)
 }
 
 func onceUnderALostLock(b *bench) {
 	p, a, n := b.pool(), b.name("a"), 0
 	l := b.lock(p, lockOfRun(a, "1"))
-	err := p.Once(l.Context(b.ctx), a, "1", func(context.Context) error {
+	err := p.Once(l.Context(b.ctx), a, "1", func(ctx context.Context) error {
 		b.breakHolder(lockOfRun(a, "1"))
+		<-ctx.Done()
+		require.ErrorIs(b, p.Once(ctx, a, "2", b.never), lockpool.ErrLockLost)
+		require.ErrorIs(b, p.Elect(ctx, a, b.never), lockpool.ErrLockLost)
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
@@ -557,6 +568,18 @@ func electStandsAgainAfterALoss(b *bench) {
 	})
 	require.ErrorIs(b, c.returned(), lockpool.ErrLockLost)
 	require.ErrorIs(b, c.err, context.Canceled)
+	ctx, cancel = context.WithCancel(b.ctx)
+	c = do(b, func(context.Context) error {
+		return b.looker.Elect(ctx, a, func(lead context.Context) error {
+			b.breakHolder(a)
+			<-lead.Done()
+			time.AfterFunc(20*time.Millisecond, cancel) // in the pause
+			return errWork
+		})
+	})
+	for _, want := range []error{lockpool.ErrLockLost, context.Canceled, errWork} {
+		require.ErrorIs(b, c.returned(), want)
+	}
 }
 
 // A leader or a candidate asked for the lock stands again at once, at the end.

@@ -306,6 +306,9 @@ func expiredSessionLosesItsLocks(b *bench) {
 		require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
 		_, err := p.Lock(context.WithoutCancel(ctx), a)
 		require.ErrorIs(b, err, lockpool.ErrLockLost, "until the unlock")
+		b.until(func() bool { return p.Stats().InUse == 0 }, "the handle has been returned")
+		_, err = p.LockAll(context.WithoutCancel(ctx), []string{b.name("0"), a})
+		require.ErrorIs(b, err, lockpool.ErrLockLost, "until the unlock")
 		return errWork
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)

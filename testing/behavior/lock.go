@@ -625,6 +625,18 @@ func errorCarriesTheCause(b *bench) {
 	err := w.returned()
 	require.ErrorIs(b, err, context.Canceled)
 	require.ErrorIs(b, err, errWork)
+
+	// In a group of goroutines, the cause is the error of another call.
+	busy := b.looker.Do(b.ctx, a, b.never, lockpool.WaitAtMost(0))
+	for _, cause := range []error{busy, lockpool.ErrPoolClosed} {
+		ctx, cancel := context.WithCancelCause(b.ctx)
+		cancel(cause)
+		err := p.Do(ctx, b.name("free"), b.never)
+		require.ErrorIs(b, err, context.Canceled)
+		require.ErrorContains(b, err, cause.Error())
+		require.NotErrorIs(b, err, lockpool.ErrLocked)
+		require.NotErrorIs(b, err, lockpool.ErrPoolClosed)
+	}
 	b.unlock(holder)
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -200,8 +201,13 @@ func TestUsers(t *testing.T) {
 			require.NoError(t, err)
 			_, err = root().RoleRevokePermission(t.Context(), "half", "lockpool/a/", clientv3.GetPrefixRangeEnd("lockpool/a/"))
 			require.NoError(t, err)
-			err = l.Unlock(t.Context())
+			soon, cancel := context.WithTimeout(t.Context(), ttl/2)
+			defer cancel()
+			_, err = l.Token(soon) // watches
+			require.ErrorIs(t, err, lockpool.ErrLockLost)
 			require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			err = l.Unlock(t.Context())
+			require.ErrorIs(t, err, lockpool.ErrLockLost)
 			next, err := c.as(t, &log, user("locks", password)).Lock(t.Context(), "a") // the key goes with the session
 			require.NoError(t, err)
 			require.NoError(t, next.Unlock(t.Context()))
@@ -324,6 +330,23 @@ func TestTLS(t *testing.T) {
 					without := c.ClientTLS()
 					without.Certificates = nil
 					refused(without, "certificate", "the client's Certificates")
+				}
+				another, err := net.Listen("tcp", "127.0.0.1:0") // one endpoint is no server with TLS
+				require.NoError(t, err)
+				defer another.Close()
+				go func() { // ends with the listener
+					for {
+						conn, err := another.Accept()
+						if err != nil {
+							return
+						}
+						_, _ = conn.Write([]byte("this is no record of TLS\n"))
+						_ = conn.Close()
+					}
+				}()
+				for range 8 {
+					p := c.as(t, &log, func(cfg *etcd.Config) { cfg.TLS, cfg.Endpoints = good, append(cfg.Endpoints, another.Addr().String()) })
+					require.NoError(t, p.Ping(t.Context()))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), ttl) // only people know which server this is
 				defer cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/etcd"
@@ -78,17 +79,25 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	c := Start(t, 1)
 	s := connect(t, c, ttl)
 	var full atomic.Bool
-	c.SetFault(func(m Message) Action {
+	fills := func(m Message) Action {
 		writes := m.Method == "Txn" && strings.Contains(string(m.Data), "/.sessions/")
 		if m.Method == "Txn" && m.Reply && !full.Swap(true) || writes && !m.Reply && full.Load() {
 			return Full
 		}
 		return Pass
-	})
+	}
+	c.SetFault(fills)
 	ctx := t.Context()
 	_, err := s.Join(ctx, "q", driver.Request{Kind: driver.Exclusive})
 	require.ErrorContains(t, err, "database is full")
+	c.SetFault(nil)
+	joined, err := s.Join(ctx, "d", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
 	full.Store(false) // until the next request has been carried out
+	c.SetFault(fills)
+	_, err = s.(driver.Downgrader).Downgrade("d", joined.Node, nil)
+	require.NoError(t, err, "the request was carried out")
+	full.Store(false)
 	_, _, err = s.(driver.PlainLocker).TryCreate(ctx, "p", nil)
 	require.ErrorContains(t, err, "database is full")
 	c.SetFault(nil)
@@ -118,4 +127,8 @@ func TestLeaveOfANodeThatHasLeft(t *testing.T) {
 	nodes, err := s.List(t.Context(), "q")
 	require.NoError(t, err)
 	require.Equal(t, []driver.Node{second, third}, nodes)
+	key, _, _ := strings.Cut(second.Name, "@") // another program overwrites the value
+	_, err = c.admin.Put(t.Context(), "lockpool/q/"+key, "x", clientv3.WithIgnoreLease())
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Rewrite(t.Context(), "q", second, nil), driver.ErrRemoved)
 }
