@@ -29,7 +29,7 @@ func TestBehavior(t *testing.T) {
 // The promises hold among pools with different layouts.
 func TestBehaviorAcrossLayouts(t *testing.T) {
 	locktest.Once(t)
-	inBubbles(t, zookeeper.LayoutCurator, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW)
+	inBubbles(t, zookeeper.LayoutCurator, zookeeper.LayoutCuratorRW, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW)
 }
 
 // inBubbles runs the tests of behavior with pools that have the layouts by turns.

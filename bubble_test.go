@@ -28,44 +28,6 @@ func bubblePool(t *testing.T, server *zktest.Server) *lockpool.Pool {
 	return pool
 }
 
-func TestBubbleEndsWorkWhenTheSessionExpires(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		pool := bubblePool(t, server)
-		var began time.Time
-		err := pool.Do(t.Context(), "job", func(ctx context.Context) error {
-			time.Sleep(time.Minute) // so that the session has proved that it lives
-			require.NoError(t, ctx.Err())
-			began = time.Now()
-			server.Partition(zktest.Selector{}, zktest.Both)
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		require.ErrorIs(t, err, lockpool.ErrLockLost)
-		lost := time.Since(began)
-		require.Greater(t, lost, 5*time.Second)
-		require.LessOrEqual(t, lost, 8*time.Second) // the lease, 0.53 of the session timeout of 15 s
-	})
-}
-
-func TestBubbleWaitsForADeadlineOfAnHour(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		pool := bubblePool(t, server)
-		lock, err := pool.Lock(t.Context(), "job")
-		require.NoError(t, err)
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		_, err = pool.Lock(ctx, "job")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.InDelta(t, time.Hour, time.Since(began), float64(20*time.Millisecond))
-		require.NoError(t, lock.Unlock(t.Context()))
-	})
-}
-
 // Bubbles do not wait for each other, although their locks have the same paths.
 func TestBubblesSideBySide(t *testing.T) {
 	bubble.Parallel(t)

@@ -40,41 +40,6 @@ func TestLocksSurviveAServerRestart(t *testing.T) {
 	})
 }
 
-// Servers count the session timeout from the arrival of a request, not from the
-// arrival of the reply at the client.
-func TestLateRepliesNeverMakeTwoHolders(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b, proxy := locktest.NewBehindProxy(t)
-		direct := b.Config()
-		direct.Servers = []string{b.Server.Addr()}
-		rival := b.PoolWith(direct)
-		cfg := b.Config()
-		cfg.SessionTimeout = 4 * time.Second
-		p := b.PoolWith(cfg)
-		held := b.Lock(p, "a")
-		ctx := held.Context(b.Ctx)
-		w := b.Enqueue(rival, "a", 2)
-
-		// A delay that a lease survives: a session leaves a server that is silent for
-		// T/4, and the last reply before that may be T/12 old.
-		late := zktest.DelayReply(cfg.SessionTimeout / 8)
-		lag := []*zktest.Fault{
-			proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
-			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Times: zktest.Always, Do: late}),
-		}
-		require.NoError(t, p.Ping(b.Ctx)) // this reply was sent long ago
-		proxy.Partition(zktest.Selector{}, zktest.Inbound)
-		<-ctx.Done()
-		w.StillWaits()
-		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
-		b.Unlock(w.Granted())
-		for _, f := range lag {
-			f.Remove()
-		}
-		proxy.Heal()
-	})
-}
-
 // A sync or a write that waits delays every later reply of its connection. A
 // server that answers slowly must not cost a holder its lock: neither if every
 // answer takes a tenth of the timeout, nor if one takes a quarter of it.

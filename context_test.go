@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -119,21 +118,6 @@ func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
 	}
 	require.Less(t, b.Stat(own, "zk_packets_received")-before, 20)
 	require.NoError(t, h.Close(b.Ctx))
-}
-
-func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own)
-	p := b.Pool()
-	l := b.Lock(p, "a")
-	require.NoError(t, own.Pause())
-	ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, l.Unlock(ctx), context.DeadlineExceeded)
-	require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrNotHeld)
-	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is released in the background")
 }
 
 // A service may pass Context the context of its own lifetime.

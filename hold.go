@@ -420,8 +420,11 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 		defer func() { guard(&r.panicked, cancel) }()
 	}
 	if left == notYet {
-		answered, end := outlasting(wait, checkGrace)
-		_, err := t.watchNode(answered)
+		grace, end := outlasting(wait, checkGrace)
+		_, err := t.watchNode(grace)
+		if err != nil && grace.Err() != nil && errors.Is(err, grace.Err()) {
+			err = wait.Err()
+		}
 		end()
 		r.conclude(wait, err)
 		left = h.leave(cause, true) // even without a watch: the next holder watches at once (tenancy.add)

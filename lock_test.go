@@ -91,18 +91,3 @@ func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 	}
 	b.Unlock(b.Lock(p, "a"))
 }
-
-func TestQueueRemovedByHandIsCreatedAgain(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	h := b.Handle(p)
-	for range 3 {
-		l := b.Lock(h, "a/b")
-		b.Unlock(l)
-		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/b", -1))
-		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
-		require.NoError(t, b.Admin.Delete(b.Chroot, -1))
-	}
-	require.NoError(t, h.Close(b.Ctx))
-}

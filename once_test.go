@@ -5,7 +5,6 @@ package lockpool_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -138,45 +137,6 @@ func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, runs, 1)
 		b.Unlock(next)
-	})
-}
-
-// A process is killed in the middle of a run.
-func TestRunOfAProcessThatIsKilled(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		server := b.Server.(*zktest.Server)
-		p, others := b.Pool(), b.Pool()
-		require.NoError(t, others.Ping(b.Ctx))
-		inside := make(chan struct{})
-		killed := make(chan error)
-		go func() { // ends when the lease does
-			killed <- p.Once(context.Background(), "a", "1", func(ctx context.Context) error {
-				close(inside)
-				<-ctx.Done()
-				return nil // as if it had finished
-			})
-		}()
-		<-inside
-		var holder int64
-		for path, node := range server.State().Nodes {
-			if strings.Contains(path, "/a/run:1/_c_") {
-				holder = node.Stat.EphemeralOwner
-			}
-		}
-		for _, conn := range server.State().Conns {
-			if conn.Session == holder {
-				server.Partition(zktest.Selector{Session: holder}, zktest.Both)
-			}
-		}
-		n := 0
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		require.NoError(t, others.Once(ctx, "a", "1", ran(&n)))
-		require.Equal(t, 1, n)
-		server.Heal()
-		require.ErrorIs(t, <-killed, lockpool.ErrLockLost)
 	})
 }
 

@@ -5,16 +5,13 @@ package lockpool_test
 import (
 	"bufio"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,14 +23,11 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-var contention = flag.Duration("contention", 3*time.Second, "how long the processes of TestManyProcesses contend")
-
 // roles are what the test binary does as another process.
 var roles = map[string]func() int{
-	"holder":    holderProcess,
-	"contender": contenderProcess,
-	"leaver":    leaverProcess,
-	"rester":    resterProcess,
+	"holder": holderProcess,
+	"leaver": leaverProcess,
+	"rester": resterProcess,
 }
 
 // process is the test binary in one of the roles.
@@ -227,95 +221,4 @@ func TestProcessShutsDownOnSIGTERM(t *testing.T) {
 		require.Less(t, time.Since(told), grace+atOnce)
 		b.Unlock(l)
 	})
-}
-
-// contenderProcess contends for one lock with many goroutines, which count in a
-// file that only the holder may touch.
-func contenderProcess() int {
-	// The default timeout: this tests contention, not sessions that expire because
-	// 20 processes with the race detector are slow.
-	pool, args := openArgs(zookeeper.DefaultSessionTimeout)
-	goroutines, err1 := strconv.Atoi(args[0])
-	duration, err2 := time.ParseDuration(args[1])
-	if err1 != nil || err2 != nil {
-		panic(args)
-	}
-	file := args[2]
-	var wg sync.WaitGroup
-	turns := make([]int, goroutines)
-	end := time.Now().Add(duration)
-	for i := range goroutines {
-		wg.Go(func() {
-			for time.Now().Before(end) {
-				err := pool.Do(context.Background(), "a", func(context.Context) error {
-					turns[i]++
-					return countInside(file)
-				})
-				if err != nil {
-					panic(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if err := pool.Close(); err != nil {
-		panic(err)
-	}
-	total := 0
-	for _, n := range turns {
-		total += n
-	}
-	fmt.Println(total)
-	return 0
-}
-
-// countInside adds one to the number in the file. It fails if another process does
-// so at the same time.
-func countInside(file string) error {
-	guard, err := os.OpenFile(file+".inside", os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("two holders: %w", err)
-	}
-	defer os.Remove(guard.Name())
-	defer guard.Close()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
-}
-
-// 20 processes with 50 goroutines each on one lock.
-func TestManyProcesses(t *testing.T) {
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own)
-	ctx, cancel := context.WithTimeout(context.Background(), *contention+2*time.Minute)
-	defer cancel()
-	b.Ctx = ctx
-	file := t.TempDir() + "/count"
-	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
-	connections, watches := b.Stat(own, "zk_num_alive_connections"), b.Stat(own, "zk_watch_count")
-	var processes []*process
-	for range 20 {
-		processes = append(processes, start(t, "contender", b.Addr, b.Chroot, "50", contention.String(), file))
-	}
-	total := 0
-	for _, p := range processes {
-		n, err := strconv.Atoi(p.line(t))
-		require.NoError(t, err)
-		require.NotZero(t, n, "a process never held the lock")
-		require.NoError(t, p.cmd.Wait())
-		total += n
-	}
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, strconv.Itoa(total), string(text), "an update of the counter was lost")
-	require.Empty(t, b.Children("a"))
-	require.Equal(t, watches, b.Stat(own, "zk_watch_count"))
-	b.Until(func() bool { return b.Stat(own, "zk_num_alive_connections") == connections }, "the connections are closed")
-	t.Logf("%d turns", total)
 }

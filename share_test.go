@@ -5,7 +5,6 @@ package lockpool_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -35,31 +34,6 @@ func TestDowngradeGoesOnWhenItsContextEnds(t *testing.T) {
 	b.AwaitQueue("a", 0)
 	b.Unlock(b.Lock(b.Pool(), "a"))
 	require.NoError(t, h.Close(b.Ctx))
-}
-
-// go-zookeeper's Lock knows no readers, and takes ours for locks like its own.
-func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	reader := b.Lock(p, "a", lockpool.Shared())
-	theirs := zk.NewLock(b.Admin, b.Chroot+"/a", zk.WorldACL(zk.PermAll))
-	locked := make(chan error, 1)
-	go func() { locked <- theirs.Lock() }() // ends when the reader unlocks
-	b.AwaitQueue("a", 2)
-	select {
-	case err := <-locked:
-		require.FailNow(t, "it did not wait", "%v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	b.Unlock(reader)
-	require.NoError(t, <-locked)
-	_, err := p.TryLock(b.Ctx, "a", lockpool.Shared())
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.EnqueueRead(p, "a", 2)
-	w.StillWaits()
-	require.NoError(t, theirs.Unlock())
-	b.Unlock(w.Granted())
 }
 
 func TestDowngradeWithoutPermissionStaysExclusive(t *testing.T) {

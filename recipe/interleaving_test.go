@@ -18,6 +18,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,6 @@ type world struct {
 	sessions []*sessionState
 	next     int64         // sequence number
 	led      []driver.Node // have been at the head
-	made     []driver.Node // ever; only for plays
 	faults   int           // still possible
 	trail    *trail        // the way to this state; not part of the state
 }
@@ -126,7 +126,7 @@ type decision struct {
 }
 
 var asBuilt = decision{
-	rule: RuleOf, join: (*state).join, ownGone: driver.Missing, watchOwn: true,
+	rule: ruleOf, join: (*state).join, ownGone: driver.Missing, watchOwn: true,
 	sees:    func(*state, []driver.Event) bool { return false },
 	isThere: func(e driver.Event) bool { return e == 0 },
 }
@@ -166,7 +166,7 @@ func (w *world) clone() *world {
 // key identifies the state.
 func (w *world) key() uint64 {
 	b := append(make([]byte, 0, 512), byte(w.next), byte(w.faults))
-	node := func(n driver.Node) { b = append(b, byte(n.Seq)<<4|byte(n.Limit)<<2|byte(n.Kind)) }
+	node := func(n driver.Node) { b = append(b, byte(n.Seq)<<4|byte(sessionOf(n)), byte(n.Kind)) }
 	nodes := func(list []driver.Node) {
 		b = append(b, byte(len(list)))
 		for _, n := range list {
@@ -208,6 +208,12 @@ func (w *world) key() uint64 {
 
 var seed = maphash.MakeSeed()
 
+// sessionOf returns the number of a node's session, from 1, or 0 for no node.
+func sessionOf(n driver.Node) int {
+	number, _ := strconv.Atoi(n.Private)
+	return number
+}
+
 func bySeq(a, b driver.Node) int { return cmp.Compare(a.Seq, b.Seq) }
 
 func bit(b bool) byte {
@@ -227,13 +233,10 @@ func (w *world) lead() {
 	}
 }
 
-// playLimit is the limit of the semaphore in plays.
-const playLimit = 2
-
-// ruleOf is RuleOf, for permits as well.
+// ruleOf is RuleOf, for permits as well: the semaphore has two.
 func ruleOf(k driver.Kind) Rule {
 	if k == driver.Permit {
-		return Within(playLimit)
+		return Within(2)
 	}
 	return RuleOf(k)
 }
@@ -302,7 +305,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 					continue // the same under another name
 				}
 				add("contender %d.%d joins", i, j, func(w *world) error { w.sessions[i].join(j, false); return nil })
-				if known := s.view.last(c.kind); known.Limit == i+1 {
+				if known := s.view.last(c.kind); sessionOf(known) == i+1 {
 					add("contender %d.%d joins and does not list", i, j, func(w *world) error { w.sessions[i].join(j, true); return nil })
 				}
 			case goingOn:
@@ -316,7 +319,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 				}
 			case holding:
 				add("contender %d.%d leaves", i, j, func(w *world) error { w.sessions[i].leave(j); return nil })
-				if w.faults > 0 && c.kind != driver.Shared {
+				if w.faults > 0 && (c.kind == driver.Exclusive || c.kind == driver.Convertible) {
 					add("contender %d.%d shares", i, j, func(w *world) error { w.faults--; w.sessions[i].share(j); return nil })
 				}
 			}
@@ -379,7 +382,7 @@ func (w *world) crash(i int) {
 // end ends a session at the server. The server removes the nodes in any order.
 func (w *world) end(i int, backward bool) {
 	w.sessions[i].ended = true
-	own := slices.DeleteFunc(slices.Clone(w.nodes), func(n driver.Node) bool { return n.Limit != i+1 })
+	own := slices.DeleteFunc(slices.Clone(w.nodes), func(n driver.Node) bool { return sessionOf(n) != i+1 })
 	if backward {
 		slices.Reverse(own)
 	}
@@ -419,7 +422,10 @@ func (w *world) serve(s *sessionState) {
 	switch m.kind {
 	case create:
 		c := s.contenders[m.who]
-		c.self = driver.Node{Name: fmt.Sprint("n", w.next), Kind: c.kind, Seq: w.next, Limit: 1 + slices.Index(w.sessions, s)}
+		c.self = driver.Node{Name: fmt.Sprint("n", w.next), Kind: c.kind, Seq: w.next, Private: strconv.Itoa(1 + slices.Index(w.sessions, s))}
+		if c.kind == driver.Permit {
+			c.self.Permits = 1
+		}
 		w.next++
 		w.nodes = append(w.nodes, c.self)
 		w.lead()
@@ -491,7 +497,7 @@ func (s *sessionState) hear(w *world, d decision) error {
 		s.set(m.node, e)
 	case happened:
 		e := m.event
-		if isOwn := w.sessions[m.node.Limit-1] == s; isOwn && e == driver.Deleted {
+		if isOwn := w.sessions[sessionOf(m.node)-1] == s; isOwn && e == driver.Deleted {
 			if slices.Contains(s.leaving, m.node) {
 				return nil // the answer says more
 			}
@@ -707,13 +713,15 @@ var (
 	downgrades = start{1, [][]driver.Kind{{wr}, {r, m}}}
 	behind     = start{0, [][]driver.Kind{{m, m}, {m, m}}}
 	reading    = start{1, [][]driver.Kind{{m}, {r, r}}}
+	permits    = start{1, [][]driver.Kind{{pe}, {pe}, {pe}}}
+	many       = start{0, [][]driver.Kind{{pe, pe}, {pe, pe}}}
 )
 
-const m, r, wr = driver.Exclusive, driver.Shared, driver.Convertible
+const m, r, wr, pe = driver.Exclusive, driver.Shared, driver.Convertible, driver.Permit
 
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
-	for _, from := range []start{two, three, together, readers, downgrades, behind, reading} {
+	for _, from := range []start{two, three, together, readers, downgrades, behind, reading, permits, many} {
 		if raceDetector { // ten times as slow, looking for what one goroutine cannot do
 			if from.faults--; from.faults < 0 {
 				continue

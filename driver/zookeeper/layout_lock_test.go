@@ -66,31 +66,6 @@ func TestNodeNamesFollowTheLayout(t *testing.T) {
 	}
 }
 
-func TestLayoutsExcludeEachOther(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	pools := make([]*lockpool.Pool, len(everyLayout))
-	for i, layout := range everyLayout {
-		pools[i] = poolOfLayout(b, layout)
-	}
-	for i, first := range pools {
-		for j, second := range pools {
-			name := fmt.Sprintf("a%d%d", i, j)
-			l := b.Lock(first, name)
-			_, err := second.TryLock(b.Ctx, name)
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-			_, err = second.TryLock(b.Ctx, name, lockpool.Shared())
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-			b.Unlock(l)
-			l = b.Lock(first, name, lockpool.Shared())
-			_, err = second.TryLock(b.Ctx, name)
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-			b.Unlock(b.Lock(second, name, lockpool.Shared()))
-			b.Unlock(l)
-		}
-	}
-}
-
 // Twins are one contender, which loses the lock when either of them is removed.
 func TestHolderLearnsThatATwinWasRemoved(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,10 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 				time.Sleep(time.Millisecond)
 			}
 			awaitWatches(ctx, t, all, *crowd)
+			runtime.GC()
+			var memory runtime.MemStats
+			runtime.ReadMemStats(&memory)
+			require.Less(t, memory.HeapAlloc, uint64(100<<20), "waiters keep their listings in memory")
 		}},
 		{"gave up", func() {
 			giveUp()
