@@ -15,7 +15,7 @@ import (
 )
 
 // acquire acquires a lock not held by the handle, with l as the Lock.
-func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock) error {
+func (h *Handle) acquire(ctx context.Context, name string, req *request, l *Lock) error {
 	if err := h.pool.checkName(name); err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
 		ctx, cancel := req.bound(ctx)
 		defer cancel()
-		a := &acquisition{pool: h.pool, name: name, req: req}
+		a := &acquisition{pool: h.pool, name: name, req: *req}
 		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns

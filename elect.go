@@ -57,15 +57,15 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 	if lead == nil {
 		return errNilLead
 	}
-	req, err := request{op: opElect}.with(opts)
-	if err != nil {
+	req := request{op: opElect}
+	if err := req.with(opts); err != nil {
 		return notAcquired(opElect, name, err)
 	}
 	ctx, cancel := bound(ctx, p.accepting)
 	defer cancel(nil)
 	pauses, led := backoff{}, false
 	for {
-		t, err := p.stand(ctx, name, req, lead)
+		t, err := p.stand(ctx, name, &req, lead)
 		switch final := isFinal(err) || errors.Is(err, ctx.Err()); { // the latter says who leads
 		case t.resigned && !errors.Is(err, ErrLockLost):
 			return err
@@ -106,7 +106,7 @@ type term struct {
 }
 
 // stand waits for the lock and leads once. err is from the wait or the release.
-func (p *Pool) stand(ctx context.Context, name string, req request, lead func(context.Context) error) (t term, err error) {
+func (p *Pool) stand(ctx context.Context, name string, req *request, lead func(context.Context) error) (t term, err error) {
 	lock, err := p.enter(ctx, name, req, new(Lock))
 	if err != nil {
 		return t, err

@@ -20,75 +20,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// candidate is a call of Elect in a goroutine of its own.
-type candidate struct {
-	*locktest.Bench
-	cancel context.CancelFunc
-	terms  chan *leadership // each is received when it begins
-	done   chan struct{}    // closed when Elect has returned err
-	err    error
-}
-
-// leadership is one call of lead, which returns what it is told.
-type leadership struct {
-	ctx   context.Context
-	began time.Time
-	end   chan error
-}
-
-// stand starts a candidate for the name a.
-func stand(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOption) *candidate {
-	ctx, cancel := context.WithCancel(b.Ctx)
-	c := &candidate{b, cancel, make(chan *leadership), make(chan struct{}), nil}
-	b.Cleanup(func() {
-		cancel()
-		<-c.done
-	})
-	go func() { // ends with ctx at the latest
-		defer close(c.done)
-		c.err = p.Elect(ctx, "a", func(lead context.Context) error {
-			term := &leadership{lead, time.Now(), make(chan error)}
-			select {
-			case c.terms <- term:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			select {
-			case err := <-term.end:
-				return err
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}, opts...)
-	}()
-	return c
-}
-
-// leads waits until the candidate leads.
-func (c *candidate) leads() *leadership {
-	c.Helper()
-	select {
-	case term := <-c.terms:
-		return term
-	case <-c.done:
-		require.FailNow(c, "Elect has returned", "%v", c.err)
-	case <-c.Ctx.Done():
-		require.FailNow(c, "the candidate does not lead")
-	}
-	return nil
-}
-
-// returned waits until Elect has returned, and returns its error.
-func (c *candidate) returned() error {
-	c.Helper()
-	select {
-	case <-c.done:
-	case <-c.Ctx.Done():
-		require.FailNow(c, "Elect does not return")
-	}
-	return c.err
-}
-
 var silent = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 
 // A loss that lead did not know of when it returned nil is found when Elect unlocks.
@@ -109,57 +40,6 @@ func TestElectStandsAgainAfterALossThatLeadDidNotSee(t *testing.T) {
 	})
 }
 
-// The pauses are measured.
-func TestElectPausesAfterFailures(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		b.Ctx = locktest.Timeout(t, time.Hour)
-		c := stand(b, b.Pool(silent))
-		requirePauses := func(term *leadership, longest ...time.Duration) *leadership {
-			t.Helper()
-			for _, pause := range longest {
-				failed := time.Now()
-				term.end <- errors.New("failed")
-				term = c.leads()
-				took := term.began.Sub(failed)
-				require.Greater(t, took, pause/2-1)
-				require.LessOrEqual(t, took, pause+time.Millisecond)
-			}
-			return term
-		}
-		const first = 100 * time.Millisecond
-		doubling := []time.Duration{first, 2 * first, 4 * first, 8 * first, 16 * first, 32 * first, 64 * first,
-			10 * time.Second, 10 * time.Second, 10 * time.Second}
-		term := requirePauses(c.leads(), doubling...)
-		time.Sleep(10*time.Second - time.Millisecond) // too short a term
-		term = requirePauses(term, 10*time.Second)
-		time.Sleep(10 * time.Second)
-		term = requirePauses(term, doubling...)
-		term.end <- nil
-		require.NoError(t, c.returned())
-	})
-}
-
-// Candidates that fail together do not try again together.
-func TestElectPausesAreRandom(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		pauses := map[time.Duration]bool{}
-		for range 20 {
-			c := stand(b, b.Pool(silent))
-			failed := time.Now()
-			c.leads().end <- errors.New("failed")
-			term := c.leads()
-			pauses[term.began.Sub(failed)] = true
-			term.end <- nil
-			require.NoError(t, c.returned())
-		}
-		require.Greater(t, len(pauses), 10)
-	})
-}
-
 func TestElectStandsAgainWhenTheServiceRefuses(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
@@ -171,9 +51,7 @@ func TestElectStandsAgainWhenTheServiceRefuses(t *testing.T) {
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Where: func(r zktest.Request) bool { return len(r.Paths) > 0 && r.Paths[0] != "/" }},
 			Times: 3, Do: zktest.FailWith(zktest.ErrThrottled),
 		})
-		c := stand(b, p)
-		c.leads().end <- nil
-		require.NoError(t, c.returned())
+		require.NoError(t, p.Elect(b.Ctx, "a", func(context.Context) error { return nil }))
 		require.Contains(t, log.String(), "overloaded")
 	})
 }
@@ -186,23 +64,6 @@ func TestElectEndsWithTheSequenceNumbers(t *testing.T) {
 		b.Unlock(b.Lock(p, "a"))
 		require.NoError(t, b.Server.(*zktest.Server).SetSequence(b.Chroot+"/a", 2147483647))
 		require.ErrorIs(t, p.Elect(b.Ctx, "a", func(context.Context) error { return nil }), lockpool.ErrSequenceExhausted)
-	})
-}
-
-// Errors of lead say nothing about the election, even if they are those of a pool.
-func TestElectRepeatsWhateverLeadReturns(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		var log locktest.Log
-		c := stand(b, b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
-		for _, err := range []error{lockpool.ErrPoolClosed, lockpool.ErrInvalidName, lockpool.ErrNoPermission, lockpool.ErrRevoked, context.Canceled, context.DeadlineExceeded} {
-			c.leads().end <- err
-		}
-		c.leads().end <- nil
-		require.NoError(t, c.returned())
-		require.Contains(t, log.String(), "the leader failed")
-		require.Contains(t, log.String(), lockpool.ErrNoPermission.Error())
 	})
 }
 

@@ -96,14 +96,14 @@ func (h *Handle) holdsAnyLocked() bool {
 // milliseconds with ctx's error in the chain and gives up the place in the queue, in the
 // background if the service does not answer.
 func (h *Handle) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return h.lock(ctx, name, request{op: opLock}, new(Lock), opts)
+	return h.lock(ctx, name, &request{op: opLock}, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other contenders: if the lock has a holder or a
 // waiter, the error is ErrLocked. TryLock waits for the answer of the service until ctx
 // ends.
 func (h *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return h.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
+	return h.lock(ctx, name, &request{op: opLock, try: true}, new(Lock), opts)
 }
 
 // Do calls fn while the handle holds the named lock, like [Pool.Do] with a new handle.
@@ -120,10 +120,9 @@ func (h *Handle) Do(ctx context.Context, name string, fn func(ctx context.Contex
 
 // lock applies the options and enters. The callers are small enough to be inlined, so l
 // stays on the stack of a caller who does not keep l: entering a lock again needs no heap.
-func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
+func (h *Handle) lock(ctx context.Context, name string, req *request, l *Lock, opts []LockOption) (*Lock, error) {
 	if len(opts) > 0 {
-		var err error
-		if req, err = req.with(opts); err != nil {
+		if err := req.with(opts); err != nil {
 			return nil, notAcquired(req.String(), name, err)
 		}
 	}
@@ -132,7 +131,7 @@ func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, op
 
 // enter enters the lock again if the handle holds the lock, and otherwise acquires the lock.
 // enter sets and returns l.
-func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
+func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) (*Lock, error) {
 	err := ctx.Err() // panics if ctx is nil
 	if err != nil {
 		err = h.pool.withCause(ctx, h, err)
@@ -168,7 +167,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 }
 
 // apply applies the options of a request that concern the whole hold.
-func (l *Lock) apply(req request) {
+func (l *Lock) apply(req *request) {
 	applied := false
 	defer func() {
 		if !applied { // user code panics, so the caller cannot unlock

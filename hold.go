@@ -41,7 +41,7 @@ func newHold(h *Handle, a *acquisition, t *tenancy, turn int) *hold {
 }
 
 // checkReentry returns the error of a request unfit to enter the hold again.
-func (h *hold) checkReentry(req request) error {
+func (h *hold) checkReentry(req *request) error {
 	if err := h.life.err(); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // mayWaitLocally reports whether a request may wait in a localQueue.
-func (h *Handle) mayWaitLocally(req request) bool {
+func (h *Handle) mayWaitLocally(req *request) bool {
 	if kind := req.kind(); h.pool.local.most == 0 || req.try || req.op == opOnce || kind != driver.Exclusive && kind != driver.Shared {
 		return false
 	}

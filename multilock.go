@@ -55,8 +55,8 @@ func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) 
 
 func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (*MultiLock, error) {
 	defer h.returnIfUnused() // if nothing is locked
-	req, err := request{op: opLockAll}.with(opts)
-	if err != nil {
+	req := request{op: opLockAll}
+	if err := req.with(opts); err != nil {
 		return nil, notAcquired(opLockAll, "", err)
 	}
 	if len(names) == 0 {
@@ -79,7 +79,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 			_ = all.Unlock(canceled) // continues in the background
 		}
 	}()
-	err = h.takeAll(ctx, names, req, all)
+	err := h.takeAll(ctx, names, &req, all)
 	returned = true
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 }
 
 // takeAll adds the named locks to all, or unlocks them after an error.
-func (h *Handle) takeAll(ctx context.Context, names []string, req request, all *MultiLock) (err error) {
+func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all *MultiLock) (err error) {
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
 	defer func() {

@@ -146,12 +146,13 @@ type jobRun struct {
 }
 
 // once is Once. by is the handle that will lock, if there is one already.
-func once(ctx context.Context, p *Pool, by *Handle, enter func(context.Context, string, request, *Lock) (*Lock, error), name, key string,
+func once(ctx context.Context, p *Pool, by *Handle, enter func(context.Context, string, *request, *Lock) (*Lock, error), name, key string,
 	fn func(ctx context.Context) error, opts []LockOption) error {
 	if fn == nil {
 		return errors.New("lockpool: Once: the function is nil")
 	}
-	req, err := request{op: opOnce, keepDone: defaultKeepDone}.with(opts)
+	req := request{op: opOnce, keepDone: defaultKeepDone}
+	err := req.with(opts)
 	if err == nil {
 		err = p.checkRun(name, key)
 	}
@@ -160,11 +161,11 @@ func once(ctx context.Context, p *Pool, by *Handle, enter func(context.Context, 
 	}
 	j := &jobRun{p, name, key, driver.Record{Name: Escape(name), Key: Escape(key), Keep: req.keepDone}}
 	began := time.Now()
-	if err := j.look(ctx, by, req); err != nil {
+	if err := j.look(ctx, by, &req); err != nil {
 		return notAcquired(opOnce, name, err)
 	}
 	req.wait -= time.Since(began)
-	l, err := enter(ctx, lockOfRun(name, key), req, new(Lock))
+	l, err := enter(ctx, lockOfRun(name, key), &req, new(Lock))
 	if err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func once(ctx context.Context, p *Pool, by *Handle, enter func(context.Context, 
 }
 
 // look looks for a record before the lock is taken.
-func (j *jobRun) look(ctx context.Context, by *Handle, req request) error {
+func (j *jobRun) look(ctx context.Context, by *Handle, req *request) error {
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
 	return j.pool.withSessionUntil(by.until(j.pool), ctx, by, nil, j.check)

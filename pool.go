@@ -167,25 +167,24 @@ func (p *Pool) begin() bool {
 //
 // ctx bounds the wait, never how long the lock is held.
 func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, request{op: opLock}, new(Lock), opts)
+	return p.lock(ctx, name, &request{op: opLock}, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other contenders: if the lock has a holder or a
 // waiter, the error is ErrLocked. TryLock waits, until ctx ends, for the service's answer
 // and, if necessary, for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
+	return p.lock(ctx, name, &request{op: opLock, try: true}, new(Lock), opts)
 }
 
-func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
-	req, err := req.with(opts)
-	if err != nil {
+func (p *Pool) lock(ctx context.Context, name string, req *request, l *Lock, opts []LockOption) (*Lock, error) {
+	if err := req.with(opts); err != nil {
 		return nil, notAcquired(req.String(), name, err)
 	}
 	return p.enter(ctx, name, req, l)
 }
 
-func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
+func (p *Pool) enter(ctx context.Context, name string, req *request, l *Lock) (*Lock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		l, err := h.enter(ctx, name, req, l)
 		if !shouldTryAnew(ctx, err) {

@@ -51,7 +51,7 @@ type request struct {
 }
 
 // String is the operation as a LockError names it.
-func (r request) String() string {
+func (r *request) String() string {
 	switch {
 	case r.op == opLock && r.shared && r.try:
 		return "try read lock"
@@ -148,42 +148,43 @@ func KeepDone(d time.Duration) LockOption {
 	return func(r request) request { r.keepDone, r.hasKeepDone = d, true; return r }
 }
 
-// with returns the request with the options of the call applied.
-func (r request) with(opts []LockOption) (request, error) {
+// with applies the options of the call. (A request is passed by reference, because copies on
+// the stack are what a waiter weighs.)
+func (r *request) with(opts []LockOption) error {
 	for _, opt := range opts {
 		if opt == nil {
-			return r, errors.New("a nil LockOption was given")
+			return errors.New("a nil LockOption was given")
 		}
-		r = opt(r)
+		*r = opt(*r)
 	}
 	switch {
 	case r.plain && r.shared:
-		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
+		return errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
 	case r.op == opAcquire && (r.plain || r.shared):
-		return r, errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+		return errors.New("permits are neither plain nor shared: leave out Plain and Shared")
 	case r.atLeast < 0:
-		return r, fmt.Errorf("HoldAtLeast(%v): negative", r.atLeast)
+		return fmt.Errorf("HoldAtLeast(%v): negative", r.atLeast)
 	case r.op == opOnce && (r.plain || r.shared):
-		return r, errors.New("a run is neither plain nor shared: leave out Plain and Shared")
+		return errors.New("a run is neither plain nor shared: leave out Plain and Shared")
 	case r.op == opOnce && r.keepDone <= 0:
-		return r, errors.New("KeepDone: records must be kept for some time")
+		return errors.New("KeepDone: records must be kept for some time")
 	case r.op == opOnce && r.atLeast > 0:
-		return r, errors.New("leave out HoldAtLeast: what keeps others from running again is the record")
+		return errors.New("leave out HoldAtLeast: what keeps others from running again is the record")
 	case r.op != opOnce && r.hasKeepDone:
-		return r, errors.New("KeepDone is for Once")
+		return errors.New("KeepDone is for Once")
 	case r.op == opElect && (r.shared || r.bounded):
-		return r, errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
+		return errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
 	case r.try && r.bounded && r.wait > 0:
-		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock")
+		return errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock")
 	case r.bounded && r.wait <= 0:
 		r.try, r.bounded = true, false
 	}
-	return r, nil
+	return nil
 }
 
 // bound returns a context that ends when the wait is over. The caller must call the
 // returned function.
-func (r request) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (r *request) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !r.bounded {
 		return ctx, func() {}
 	}
@@ -191,7 +192,7 @@ func (r request) bound(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // kind is the kind of the request's node.
-func (r request) kind() driver.Kind {
+func (r *request) kind() driver.Kind {
 	switch {
 	case r.op == opAcquire:
 		return driver.Permit
@@ -205,7 +206,7 @@ func (r request) kind() driver.Kind {
 
 // recipe returns the recipe for the request, and the queue of the node that will hold
 // the lock.
-func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
+func (r *request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
 	var algorithm interface {
 		Acquire(context.Context) (driver.Node, error)

@@ -64,7 +64,8 @@ func (h *Handle) Semaphore(name string, limit int) *Semaphore {
 // permits are free, or there is a waiter; Acquire then waits, for at most a second, only
 // for contenders in the middle of taking or releasing permits.
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Lock, error) {
-	req, err := request{op: opAcquire, permits: n, limit: s.limit}.with(opts)
+	req := &request{op: opAcquire, permits: n, limit: s.limit}
+	err := req.with(opts)
 	if err == nil {
 		err = checkLimit(s.limit)
 	}

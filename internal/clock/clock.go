@@ -28,7 +28,8 @@ func Start(ctx context.Context) Clock {
 	return Clock{time.Now(), m.read(), m}
 }
 
-// Now returns the time since the start, with two system calls on Linux.
+// Now returns the time since the start. On Linux, a call after the wall clock has moved
+// takes two system calls.
 func (c Clock) Now() time.Duration {
 	if c.machine == nil { // what happens to a simulated one is known
 		measureSuspension()

@@ -3,6 +3,7 @@ package clock
 // This file measures suspensions on Linux.
 
 import (
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -19,16 +20,33 @@ const (
 // reading the two clocks one after the other.
 const minSuspension = time.Millisecond
 
-// A single measurement may be too small; see measureSuspension.
+// A single measurement may be too small; see measure.
 func init() {
 	for range 5 {
-		measureSuspension()
+		measure()
 	}
 }
 
-// measureSuspension updates suspended. A delay between the two readings makes
-// the difference smaller, never larger, so the largest difference seen is kept.
+var (
+	origin = time.Now()
+	moved  atomic.Int64 // how far the wall clock had moved ahead of Go's clock before the last measurement
+)
+
+// measureSuspension measures if the wall clock has moved against Go's clock since the last
+// measurement: the end of a suspension sets the wall clock ahead by as much. To read these two
+// clocks takes no system call.
 func measureSuspension() {
+	now := time.Now()
+	ahead := now.Round(0).Sub(origin.Round(0)) - now.Sub(origin)
+	if (ahead - time.Duration(moved.Load())).Abs() >= minSuspension/2 {
+		measure()
+		moved.Store(int64(ahead)) // afterward: nobody else relies on a measurement under way
+	}
+}
+
+// measure updates suspended. A delay between the two readings makes the difference smaller,
+// never larger, so the largest difference seen is kept.
+func measure() {
 	boot, ok := read(clockBoottime)
 	mono, ok2 := read(clockMonotonic)
 	for ok && ok2 {

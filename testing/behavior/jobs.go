@@ -433,6 +433,8 @@ func oldRecordsAreRemoved(b *bench) {
 var electTests = []test{
 	{"ResigningMakesWay", leaderThatResignsMakesWay, nil},
 	{"FailingMakesWay", leaderThatFailsMakesWay, nil},
+	{"RepeatsWhateverLeadReturns", electRepeatsWhateverLeadReturns, nil},
+	{"Pauses", electPausesAfterFailures, nil},
 	{"StandsAgainAfterALoss", electStandsAgainAfterALoss, []string{"Breaker"}},
 	{"RevokedLeaderQueuesAgain", revokedLeaderQueuesAgain, revoker},
 	{"EndsWithItsContext", electEndsWithItsContext, nil},
@@ -452,8 +454,9 @@ type candidate struct {
 
 // term is one call of lead; lead returns as told.
 type term struct {
-	ctx context.Context
-	end chan error
+	ctx   context.Context
+	began time.Time
+	end   chan error
 }
 
 // stand starts a candidate.
@@ -461,7 +464,7 @@ func (b *bench) stand(p *lockpool.Pool, name string, opts ...lockpool.LockOption
 	c := &candidate{terms: make(chan *term)}
 	c.call = do(b, func(ctx context.Context) error {
 		return p.Elect(ctx, name, func(lead context.Context) error {
-			t := &term{lead, make(chan error)}
+			t := &term{lead, time.Now(), make(chan error)}
 			select {
 			case c.terms <- t:
 			case <-ctx.Done():
@@ -530,6 +533,50 @@ func leaderThatFailsMakesWay(b *bench) {
 }
 
 // After a loss, no return of lead is a resignation.
+// Errors of lead say nothing about the election, even if the errors are those of a pool.
+func electRepeatsWhateverLeadReturns(b *bench) {
+	c := b.stand(b.pool(), b.name("a"))
+	for _, err := range []error{lockpool.ErrPoolClosed, lockpool.ErrInvalidName, lockpool.ErrNoPermission, lockpool.ErrRevoked, context.Canceled, context.DeadlineExceeded} {
+		c.leads().end <- err
+	}
+	c.leads().end <- nil
+	require.NoError(b, c.returned())
+}
+
+// The pauses grow up to a limit, start over after a long term, and are random: candidates
+// that fail together do not try again together.
+func electPausesAfterFailures(b *bench) {
+	if !b.bubble {
+		b.Skip("the pauses take minutes")
+	}
+	b.ctx = b.timeout(time.Hour)
+	c := b.stand(b.pool(), b.name("a"))
+	t, all := c.leads(), map[time.Duration]bool{}
+	fails := func(longest ...time.Duration) {
+		b.Helper()
+		for _, pause := range longest {
+			failed := time.Now()
+			t.end <- errWork
+			t = c.leads()
+			took := t.began.Sub(failed)
+			require.Greater(b, took, pause/2-1)
+			require.LessOrEqual(b, took, pause+time.Millisecond)
+			all[took] = true
+		}
+	}
+	const first = 100 * time.Millisecond
+	doubling := []time.Duration{first, 2 * first, 4 * first, 8 * first, 16 * first, 32 * first, 64 * first,
+		10 * time.Second, 10 * time.Second, 10 * time.Second}
+	fails(doubling...)
+	time.Sleep(10*time.Second - time.Millisecond) // too short a term
+	fails(10 * time.Second)
+	time.Sleep(10 * time.Second)
+	fails(doubling...)
+	require.Greater(b, len(all), 18, "of 21 pauses")
+	t.end <- nil
+	require.NoError(b, c.returned())
+}
+
 func electStandsAgainAfterALoss(b *bench) {
 	lose := []func(name string){b.breakHolder}
 	if b.options.Expire != nil {
