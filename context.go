@@ -89,7 +89,7 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 	endsWith := func(outer context.Context) func() bool {
 		return context.AfterFunc(outer, func() {
-			if cause := context.Cause(outer); heldWith(outer, cause) == nil && cause != context.DeadlineExceeded {
+			if cause := context.Cause(outer); cause != ErrPoolClosed && heldWith(outer, cause) == nil && cause != context.DeadlineExceeded {
 				cancel()
 			}
 		})

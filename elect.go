@@ -153,7 +153,7 @@ func (t term) explainEnd(ctx context.Context, p *Pool, err error) error {
 	if t.failed() {
 		end = fmt.Errorf("%w: %w", end, apart(t.err))
 	}
-	if errors.Is(err, ErrLockLost) {
+	if t.led && errors.Is(err, ErrLockLost) {
 		end = fmt.Errorf("%w: %w", end, err)
 	}
 	return end

@@ -373,7 +373,7 @@ func (h *hold) check(ctx context.Context) error {
 	return nil // or the service's numbers have become too large: then only no more locks are granted
 }
 
-// checkEntry is check after the unlock of an inner entry, and ends the hold after a loss.
+// checkEntry is check after the unlock of an inner entry, and ends the hold with the session.
 func (h *hold) checkEntry(ctx context.Context) error {
 	switch err := h.life.err(); {
 	case errors.Is(err, ErrLockLost):
@@ -382,8 +382,8 @@ func (h *hold) checkEntry(ctx context.Context) error {
 		return nil
 	}
 	lost := h.check(ctx)
-	if lost != nil {
-		h.tenancy.lose(lost, true)
+	if errors.Is(lost, driver.ErrSessionLost) {
+		h.tenancy.lose(lost, false)
 	}
 	return lost
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // MultiLock is a set of locks taken together by one holder. Like a [Lock], it must not be
@@ -124,7 +126,11 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all 
 		return context.Cause(waiting)
 	}
 	for _, l := range all.locks { // the last grant has checked one session
-		if err := l.hold.check(ctx); err != nil {
+		err := l.hold.check(ctx)
+		if err != nil && ctx.Err() != nil && !errors.Is(err, driver.ErrSessionLost) {
+			err = h.pool.withCause(ctx, h, unanswered(ctx.Err()))
+		}
+		if err != nil {
 			return notAcquired(opLockAll, l.Name(), err)
 		}
 	}
@@ -140,7 +146,7 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all 
 // failure returns why one of the locks has ended, for LockAll.
 func (a *MultiLock) failure() error {
 	for _, l := range a.locks {
-		if err := l.hold.life.failure(); err != nil {
+		if err := l.hold.life.err(); err != nil {
 			return notAcquired(opLockAll, l.Name(), err)
 		}
 	}

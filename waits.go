@@ -3,6 +3,7 @@ package lockpool
 // This file has Waits, the graph of the waits in all queues.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,7 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 // readLocks reads the named locks.
 func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]lockRead, error) {
 	const readers = 4 // each makes many reads at a time
+	parent := ctx
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	locks := make([]lockRead, len(names))
@@ -100,7 +102,7 @@ func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]loc
 		})
 	}
 	all.Wait()
-	return locks, context.Cause(ctx)
+	return locks, cmp.Or(parent.Err(), context.Cause(ctx))
 }
 
 // lockRead is what was read of a lock.

@@ -331,12 +331,12 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 
 // Rewrite implements driver.Session.
 func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
-	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte { return marked(kv.Value, 0, append([]byte{}, data...)) })
+	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) { return marked(kv, 0, append([]byte{}, data...)) })
 }
 
 // update changes the value of a node. The change may be repeated, so to returns nil for a
 // value already changed.
-func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
+func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) ([]byte, error)) error {
 	key, full := s.key(queue, node), error(nil)
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		for {
@@ -345,12 +345,12 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 				return err
 			}
 			kv := only(got.Kvs)
-			if kv == nil || kv.CreateRevision != createdAt(node) || decodeValue(kv).mark == 0 { // overwritten
+			if kv == nil || kv.CreateRevision != createdAt(node) {
 				return errGone
 			}
-			value := to(kv)
-			if value == nil || bytes.Equal(value, kv.Value) {
-				return nil
+			value, err := to(kv)
+			if err != nil || value == nil || bytes.Equal(value, kv.Value) {
+				return err
 			}
 			if full != nil {
 				return full
@@ -374,11 +374,11 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	if data == nil {
 		data = []byte{}
 	}
-	err := s.update(context.Background(), queue, node, func(kv *mvccpb.KeyValue) []byte {
+	err := s.update(context.Background(), queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
 		if isShared(kv) {
-			return nil
+			return nil, nil
 		}
-		return marked(kv.Value, markShared, data)
+		return marked(kv, markShared, data)
 	})
 	if err != nil {
 		return driver.Node{}, err
@@ -388,14 +388,11 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 
 // Revoke implements driver.Revoker.
 func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
-	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte {
-		switch v := decodeValue(kv); {
-		case v.mark&markRevoked != 0:
-			return nil
-		case v.mark == 0: // of another program, not looking for requests
-			return kv.Value
+	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+		if mark := decodeValue(kv).mark; mark == 0 || mark&markRevoked != 0 { // other programs do not look for requests
+			return nil, nil
 		}
-		return marked(kv.Value, markRevoked, nil)
+		return marked(kv, markRevoked, nil)
 	})
 }
 

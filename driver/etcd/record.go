@@ -47,6 +47,7 @@ type recordLease struct {
 // session's longest wait for an answer.
 func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
 	const mostRecords = 1000
+	keep = min(keep, longestLease) // no sum overflows
 	s.mu.Lock()
 	l, now := s.recordLeases[keep], s.clock.Now()
 	if l != nil && now < l.until && l.left > 0 {
@@ -56,7 +57,6 @@ func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 	}
 	s.mu.Unlock()
 	l = &recordLease{id: clientv3.LeaseID(rand.Int64N(1<<62) + 1), until: now + keep/4, left: mostRecords - 1}
-	keep = min(keep, longestLease) // no sum overflows
 	seconds := (keep + keep/4 + s.cfg().TTL + time.Second) / time.Second
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(l.id), TTL: int64(seconds)})

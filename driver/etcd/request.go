@@ -26,10 +26,9 @@ func (s *session) try(ctx context.Context, f func(ctx context.Context, conn *con
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	request, cancel := context.WithCancel(ctx)
+	request, cancel := context.WithCancel(s.alive) // gRPC asks contexts for values: user code, which may panic
 	defer cancel()
-	stop := context.AfterFunc(s.alive, cancel)
-	defer stop()
+	defer context.AfterFunc(ctx, cancel)()
 	for {
 		conn, err := s.connected(ctx)
 		if err != nil {

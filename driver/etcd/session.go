@@ -124,8 +124,12 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 				err = s.connectError(cfg.Endpoints[i], err)
 				if errors.Is(err, driver.ErrPermanent) { // a granted lease is of no use
 					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
-					_ = conn.revoke(once, s.id)
+					late := conn.revoke(once, s.id)
 					cancel()
+					if late != nil { // a later revocation would end the next grant
+						conn.close(err)
+						return nil, err
+					}
 				}
 				conn.close(err)
 			}
@@ -287,14 +291,18 @@ func (s *session) revokeAll(ctx context.Context) error {
 }
 
 // revoke ends leases.
-func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) error {
+func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) (refused error) {
 	for _, id := range leases {
 		_, err := c.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
-		if err != nil && !isLeaseGone(err) {
+		switch {
+		case err == nil || isLeaseGone(err):
+		case isConclusive(err):
+			refused = err
+		default:
 			return err
 		}
 	}
-	return nil
+	return refused
 }
 
 // use makes conn, perhaps nil, the current connection.

@@ -45,14 +45,19 @@ func decodeValue(kv *mvccpb.KeyValue) value {
 
 func isShared(kv *mvccpb.KeyValue) bool { return decodeValue(kv).mark&markShared != 0 }
 
-// marked returns a value with a further mark, and other data if data is not nil.
-func marked(old []byte, mark byte, data []byte) []byte {
-	v := slices.Clone(old[:header])
+// marked returns the value with a further mark, and other data if data is not nil. If another
+// program has overwritten the value, the node counts as gone.
+func marked(kv *mvccpb.KeyValue, mark byte, data []byte) ([]byte, error) {
+	old := decodeValue(kv)
+	if old.mark == 0 {
+		return nil, errGone
+	}
+	v := slices.Clone(kv.Value[:header])
 	v[0] |= mark
 	if data == nil {
-		data = old[header:]
+		data = old.data
 	}
-	return append(v, data...)
+	return append(v, data...), nil
 }
 
 // recordValue returns the value of a record.

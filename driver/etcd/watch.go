@@ -153,7 +153,9 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 			w.begins = got.Header.Revision
 			switch {
 			case got.Canceled && strings.Contains(got.CancelReason, "permission denied"):
-				w.refused = rpctypes.ErrGRPCPermissionDenied
+				if w.refused == nil { // else beginAll has returned
+					w.refused = rpctypes.ErrGRPCPermissionDenied
+				}
 			case got.Canceled: // for want of a valid token
 				ws.conn.fail(errors.New(got.CancelReason))
 			}

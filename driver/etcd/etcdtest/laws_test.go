@@ -3,6 +3,7 @@ package etcdtest
 // This file runs the laws of drivers on both versions of etcd.
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"testing"
@@ -135,6 +136,9 @@ func TestMutexesOfOtherClients(t *testing.T) {
 	require.NoError(t, <-locked)
 	_, err = p.TryLock(t.Context(), "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
+	soon, cancel := context.WithTimeout(t.Context(), ttl)
+	defer cancel()
+	require.NoError(t, p.Revoke(soon, "a"), "a Mutex does not look for requests")
 	require.NoError(t, m.Unlock(t.Context()))
 	l, err = p.Lock(t.Context(), "a")
 	require.NoError(t, err)
