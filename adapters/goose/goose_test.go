@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
@@ -46,11 +45,11 @@ func TestOneOfSeveralProcessesMigrates(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	file := filepath.Join(t.TempDir(), "db")
+	const processes = 4
 	second := func(context.Context, *sql.Tx) error {
-		time.Sleep(50 * time.Millisecond) // time for the others to begin
+		b.AwaitQueue(name, processes) // the others have begun
 		return nil
 	}
-	const processes = 4
 	var providers [processes]*goose.Provider
 	for i := range providers {
 		providers[i] = provider(b, file, b.Pool(), second)

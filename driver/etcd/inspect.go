@@ -187,7 +187,7 @@ func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 		return nil
 	})
 	if err == nil { // a late request would undo a later change
-		_, _, _, err = again(s, []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(limit))}).commit(ctx)
+		_, _, _, err = repeatable(s, []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(limit))}).commit(ctx)
 	}
 	return err
 }

@@ -175,7 +175,7 @@ func (s *session) Forget(ctx context.Context, name string, keys ...string) error
 		}
 	}
 	for ops := range slices.Chunk(all, mostMoved) {
-		if _, _, _, err := again(s, ops).commit(ctx); err != nil {
+		if _, _, _, err := repeatable(s, ops).commit(ctx); err != nil {
 			return err
 		}
 	}

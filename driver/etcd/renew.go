@@ -89,7 +89,7 @@ func (s *session) move(ctx context.Context, keys []string, from, to clientv3.Lea
 		isOf := clientv3.Compare(clientv3.LeaseValue(key), "=", from)
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{isOf}, []clientv3.Op{putLease(key, to)}, nil))
 	}
-	_, _, _, err := again(s, ops).commit(ctx)
+	_, _, _, err := repeatable(s, ops).commit(ctx)
 	return err
 }
 

@@ -97,8 +97,9 @@ type change struct {
 	happened func([]*answer) bool
 }
 
-// again is a change that is carried out once more, unless an answer says that it was made.
-func again(s *session, ops []clientv3.Op) change {
+// repeatable returns a change that may be carried out several times during the call. Without
+// an answer, the change is sent again.
+func repeatable(s *session, ops []clientv3.Op) change {
 	return change{session: s, ops: ops, happened: func([]*answer) bool { return false }}
 }
 

@@ -134,7 +134,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 				conn.close(err)
 			}
 			if last = err; errors.Is(err, driver.ErrPermanent) {
-				if permanent++; permanent == len(cfg.Endpoints) { // none may help
+				if permanent++; permanent == len(cfg.Endpoints) || errors.Is(err, driver.ErrNoPermission) { // the cluster's answer
 					return nil, err
 				}
 			}

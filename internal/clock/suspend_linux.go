@@ -40,7 +40,7 @@ func measureSuspension() {
 	ahead := now.Round(0).Sub(origin.Round(0)) - now.Sub(origin)
 	if (ahead - time.Duration(moved.Load())).Abs() >= minSuspension/2 {
 		measure()
-		moved.Store(int64(ahead)) // afterward: nobody else relies on a measurement under way
+		moved.Store(int64(ahead)) // afterward, because no other call may rely on a measurement under way
 	}
 }
 
