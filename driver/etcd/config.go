@@ -52,13 +52,13 @@ const (
 	maxTTL        = 300 * time.Second // above, a lease may lose what has been prolonged: see lease
 )
 
-// String hides the password.
-func (c Config) String() string {
-	return fmt.Sprintf("etcd %s/%s", strings.Join(c.Endpoints, ","), c.Prefix)
+// Format implements fmt.Formatter for every verb, without the password.
+func (c Config) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "etcd %s/%s", strings.Join(c.Endpoints, ","), c.Prefix)
 }
 
-// GoString hides the password.
-func (c Config) GoString() string { return c.String() }
+// MarshalText keeps the password out of JSON and logs.
+func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
 
 // ParseDSN parses a connect string: host1:2379,host2:2379/prefix?ttl=15s. The ports, the
 // prefix and the parameter may be missing. Credentials and TLS need a Config.

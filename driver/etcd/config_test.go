@@ -3,6 +3,7 @@ package etcd
 // This file has the tests of configurations.
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -70,9 +71,12 @@ func TestPasswordIsNotShown(t *testing.T) {
 	c, err := NewConnector(cfg)
 	require.NoError(t, err)
 	for _, v := range []any{cfg, &cfg, c, *c} {
-		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-			require.NotContains(t, fmt.Sprintf(format, v), "secret")
+		for _, format := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x"} {
+			require.NotRegexp(t, "secret|736563726574", fmt.Sprintf(format, v), format) // the second in hexadecimal
 		}
+		data, err := json.Marshal(v)
+		require.NoError(t, err)
+		require.NotContains(t, string(data), "secret")
 	}
 	_, err = NewConnector(Config{Endpoints: []string{"a:2379"}, Password: "secret"})
 	require.ErrorContains(t, err, "both a name and a password")
