@@ -207,7 +207,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 			return
 		}
 		// The pool or the handle is closed, or user code panics.
-		if held.tenancy.leave(true) == gaveBack {
+		if held.tenancy.leave(true) == gaveBack { // passed on without a watch: the next holder watches at once
 			_ = held.tenancy.removeNode(ctx) // continues in the background on failure
 		}
 		if reported {

@@ -112,7 +112,9 @@ func (n *heldNode) learnCreated(alive context.Context) error {
 			n.created.CompareAndSwap(0, watches[0].Created)
 		case err == nil && watches[0].Fired() == driver.Missing:
 			return driver.ErrRemoved
-		case alive.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
+		case alive.Err() != nil:
+			return alive.Err()
+		case errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
 			return err
 		default: // not an answer
 			select {

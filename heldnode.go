@@ -77,10 +77,11 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 		n.mu.Lock()
 		n.watching = watch
 		n.mu.Unlock()
-		if e := watch.Fired(); e != driver.Deleted && e != driver.Missing {
+		switch e := watch.Fired(); {
+		case e == driver.Interrupted && watch.Created == 0: // not an answer
+		case e != driver.Deleted && e != driver.Missing && e != driver.Unnoticed:
 			return watch, nil
-		}
-		if !n.replaced(node.Name) {
+		case !n.replaced(node.Name):
 			return nil, driver.ErrRemoved
 		}
 	}

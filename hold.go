@@ -455,9 +455,9 @@ func (h *hold) leave(cause error, watched bool) leaving {
 func (r *release) conclude(ctx context.Context, err error) {
 	switch {
 	case err == nil || errors.Is(r.err, ErrLockLost):
-	// The node was gone before the release; or the node stays, and the removal of the node
-	// would no longer be seen.
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), !r.asked && errors.Is(err, driver.ErrNoPermission):
+		// The node was gone before the release; or the node stays, and the removal of the node
+		// would no longer be seen.
 		r.err = lostWith(err)
 		r.cause = r.err
 		r.hold.life.markLost(r.cause)

@@ -6,7 +6,6 @@ package lockpool
 import (
 	"container/list"
 	"iter"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -370,16 +369,19 @@ func (q *localQueue) front() (t *tenancy, delegate *progress) {
 	return t, delegate
 }
 
-// find returns the waiters for a lock, and the tenancy and the delegate before them.
-func (ls *localQueues) find(name string) (waiters []*localWaiter, t *tenancy, delegate *progress) {
+// find returns copies of the waiters for a lock, and the tenancy and the delegate before them.
+func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, delegate *progress) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
 	if q == nil {
 		return nil, nil, nil
 	}
+	for w := range q.waiting() {
+		waiters = append(waiters, localWaiter{id: w.id, shared: w.shared, began: w.began, span: w.span})
+	}
 	t, delegate = q.front()
-	return slices.Collect(q.waiting()), t, delegate
+	return waiters, t, delegate
 }
 
 // revoke revokes the given waiters for a lock.

@@ -114,8 +114,8 @@ func (a *acquisition) explainLocally(ctx context.Context) error {
 
 const localPrefix = "local-" // of what stands for a node's name of a waiter without a node
 
-func (p *Pool) localName(w *localWaiter) string {
-	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, w.id)
+func (p *Pool) localName(id int64) string {
+	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, id)
 }
 
 // localWaiters returns the waiters for the lock that have no node, and the node that
@@ -135,7 +135,7 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
 		waiters = append(waiters, Contender{
-			Lock: name, Node: p.localName(w), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
+			Lock: name, Node: p.localName(w.id), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
 		})
 	}
 	return waiters, behind
@@ -148,6 +148,6 @@ func (p *Pool) revokeLocally(name string, names []string) {
 		for _, n := range names {
 			asked[n] = true
 		}
-		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w)] })
+		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w.id)] })
 	}
 }

@@ -306,9 +306,10 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 // Close closes the pool at once. Waiting calls return ErrPoolClosed. Everything held is
 // released, and the contexts of the locks end with the cause ErrPoolClosed. If servers do
 // not answer, Close gives up on them after 5 s; the locks are then free when the sessions
-// expire. When Close returns, nothing of the pool is left running. Closing a pool again is
-// not an error. If locks come free before their time (see [HoldAtLeast]), Close returns an
-// error with their names; Shutdown waits instead.
+// expire. When Close returns, nothing of the pool is left running, except perhaps methods of
+// the callers' contexts. Closing a pool again is not an error. If locks come free before
+// their time (see [HoldAtLeast]), Close returns an error with their names; Shutdown waits
+// instead.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)

@@ -43,7 +43,7 @@ func (s *session) holdsOf(name string) (holds []*hold) {
 	return holds
 }
 
-// forget removes a tenancy. It may be called again.
+// forget removes a tenancy, perhaps again. The caller holds Pool.mu.
 func (s *session) forget(t *tenancy) {
 	all := slices.DeleteFunc(s.tenancies[t.name], func(other *tenancy) bool { return other == t })
 	if len(all) == 0 {
@@ -53,7 +53,8 @@ func (s *session) forget(t *tenancy) {
 	}
 }
 
-// closeTenancies closes the tenancies of an ending session, and returns the holds.
+// closeTenancies closes the tenancies of an ending session, and returns the holds. The caller
+// holds Pool.mu.
 func (s *session) closeTenancies() (holds []*hold) {
 	for name, all := range s.tenancies {
 		holds = append(holds, s.holdsOf(name)...)

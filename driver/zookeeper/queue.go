@@ -64,7 +64,7 @@ func (s *session) Leave(ctx context.Context, queue string, node driver.Node) err
 		s.fastpaths.left(dir, node)
 		return nil
 	}
-	_, err := runBegun(ctx, s, func() (struct{}, error) {
+	_, err := runBegun(ctx, s, func() (struct{}, error) { // calls s.calls.done at the end
 		err := s.endRemoval(dir, node, first)
 		if err == nil {
 			s.fastpaths.left(dir, node)

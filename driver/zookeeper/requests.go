@@ -262,8 +262,6 @@ func (r *requests) Set(path string, data []byte, version int32) error {
 	return r.do(setRequest(path, data, version))
 }
 
-func (r *requests) Sync(path string) error { return r.do(syncRequest(path)) }
-
 func (r *requests) Get(path string) ([]byte, *zk.Stat, error) {
 	q := getRequest(path, false)
 	err := r.do(q)
