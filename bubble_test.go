@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
@@ -22,10 +23,7 @@ import (
 func bubblePool(t *testing.T, server *zktest.Server) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: server.Members(), Dial: server.Dial})
 	require.NoError(t, err)
-	pool, err := lockpool.OpenConnector(connector)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pool.Close()) })
-	return pool
+	return locktest.Open(t, connector)
 }
 
 // Bubbles do not wait for each other, although their locks have the same paths.
@@ -75,9 +73,7 @@ func TestCreateThatHangsAtTheLeaderLeavesNoNode(t *testing.T) {
 					Servers: server.Members()[leader-1 : leader], Dial: server.Dial, SessionTimeout: 30 * time.Second,
 				})
 				require.NoError(t, err)
-				pool, err := lockpool.OpenConnector(connector)
-				require.NoError(t, err)
-				defer func() { require.NoError(t, pool.Close()) }()
+				pool := locktest.Open(t, connector)
 				first, err := pool.Lock(t.Context(), "job", opts...)
 				require.NoError(t, err)
 				require.NoError(t, first.Unlock(t.Context()))

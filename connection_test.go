@@ -70,9 +70,8 @@ func TestErrorsOfASilentService(t *testing.T) {
 	const wait = 6 * time.Second // longer than it takes to leave a silent server
 	for name, silent := range map[string]bool{"before the session": true, "after it": false} {
 		t.Run(name, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t)
-				p, s := b.PoolWithTimeout(20*time.Second), b.Server.(*zktest.Server)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				p := b.PoolWithTimeout(20 * time.Second)
 				if !silent {
 					b.Lock(b.PoolWithTimeout(time.Minute), "a")
 					b.Unlock(b.Lock(p, "other"))

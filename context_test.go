@@ -62,6 +62,15 @@ func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	b.Until(func() bool { return b.Stat(own, "zk_watch_count") == 0 }, "the watch is gone with the holder")
 }
 
+// heap returns how many bytes are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
 // 2,000 attempts at a held lock leak neither memory nor goroutines nor watches.
 func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 	locktest.Once(t)
@@ -84,13 +93,6 @@ func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	attempts(20)
 	before, goroutines := heap(), runtime.NumGoroutine()
 	attempts(250)
@@ -99,25 +101,6 @@ func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 	b.Until(func() bool { return runtime.NumGoroutine() <= goroutines }, "the goroutines have ended")
 	require.InDelta(t, before, heap(), 200<<10)
 	b.Unlock(holder)
-}
-
-func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own)
-	p := b.PoolWithTimeout(10 * time.Second)
-	h := b.Handle(p)
-	ctx, cancel := context.WithCancel(b.Ctx)
-	cancel()
-	before := b.Stat(own, "zk_packets_received")
-	for range 1000 {
-		_, err := h.Lock(ctx, "a")
-		require.ErrorIs(t, err, context.Canceled)
-		_, err = p.TryLock(ctx, "a")
-		require.ErrorIs(t, err, context.Canceled)
-	}
-	require.Less(t, b.Stat(own, "zk_packets_received")-before, 20)
-	require.NoError(t, h.Close(b.Ctx))
 }
 
 // A service may pass Context the context of its own lifetime.
@@ -134,12 +117,6 @@ func TestLockContextsAreFreedWithTheLock(t *testing.T) {
 			}
 			b.Unlock(l)
 		}
-	}
-	heap := func() int {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapAlloc)
 	}
 	use(10)
 	before := heap()

@@ -37,28 +37,27 @@ func TestRequestsOfLocksThatDoNotLook(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			locktest.Once(t)
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 				pool, others := b.Pool(), b.Pool()
-				counted := countRequests(b, b.Server.(*zktest.Server), pool)
+				ids := sessionsOf(b, pool)
 				count := func(nested, waits bool) int {
-					before := len(counted())
-					for range 3 {
-						h := b.Handle(pool)
-						if nested {
-							b.Lock(h, "held")
+					return len(requestsOf(ids, server, func() {
+						for range 3 {
+							h := b.Handle(pool)
+							if nested {
+								b.Lock(h, "held")
+							}
+							name := "lock-" + strconv.FormatBool(nested) + strconv.FormatBool(waits)
+							holder := b.Handle(others)
+							if waits {
+								require.NoError(t, kind.excluding(b.Ctx, holder, name))
+							}
+							time.AfterFunc(300*time.Millisecond, func() { _ = holder.Close(b.Ctx) })
+							require.NoError(t, kind.get(b.Ctx, h, name))
+							require.NoError(t, h.Close(b.Ctx))
+							time.Sleep(400 * time.Millisecond)
 						}
-						name := "lock-" + strconv.FormatBool(nested) + strconv.FormatBool(waits)
-						holder := b.Handle(others)
-						if waits {
-							require.NoError(t, kind.excluding(b.Ctx, holder, name))
-						}
-						time.AfterFunc(300*time.Millisecond, func() { _ = holder.Close(b.Ctx) })
-						require.NoError(t, kind.get(b.Ctx, h, name))
-						require.NoError(t, h.Close(b.Ctx))
-						time.Sleep(400 * time.Millisecond)
-					}
-					return len(counted()) - before
+					}))
 				}
 				require.Equal(t, kind.want, requests{count(false, false), count(false, true), count(true, false), count(true, true)})
 			})
@@ -90,10 +89,9 @@ func BenchmarkNestedLock(b *testing.B) {
 // the proofs of the session's lease, and after 15 s the driver's checks of its watches.
 func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		pool, others := b.Pool(lockpool.WithMaxHandles(100)), b.Pool()
-		counted := countRequests(b, b.Server.(*zktest.Server), pool)
+		ids := sessionsOf(b, pool)
 		kinds := []ask{exclusively, toRead, plainly, permits(2, 3), withAll}
 		var parties []*party
 		for i, get := range kinds {
@@ -112,18 +110,17 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 		}
 		b.AwaitWaiting(pool, len(parties))
 		time.Sleep(4 * time.Second) // in which all have looked
-		before := len(counted())
-		time.Sleep(5 * time.Second)
-		require.Empty(t, counted()[before:])
+		require.Empty(t, requestsOf(ids, server, func() { time.Sleep(5 * time.Second) }))
 
 		// Somebody joins, and all who hold something of that look again.
 		visitor := &party{Handle: b.Handle(others)}
 		ctx, cancel := context.WithCancel(t.Context())
-		visitor.WaitFor(ctx, exclusively, "held-00")
-		time.Sleep(5 * time.Second)
-		after := len(counted())
-		require.Greater(t, after, before)
-		require.Less(t, after-before, 10, "one of them: %v", counted()[before:])
+		looks := requestsOf(ids, server, func() {
+			visitor.WaitFor(ctx, exclusively, "held-00")
+			time.Sleep(5 * time.Second)
+		})
+		require.NotEmpty(t, looks)
+		require.Less(t, len(looks), 10, "one of them: %v", looks)
 		cancel()
 		<-visitor.Done
 		require.NoError(t, pool.Close())
@@ -136,8 +133,7 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 // On a slow network, a cycle is found before the waits behind the cycle are read, lock by lock.
 func TestCycleIsFoundBeforeTheWaitsBehind(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		var parties []*party
 		for i := range 12 { // each waits for the one before, and the first for the last
 			p := &party{Handle: b.Handle(b.Pool())}
@@ -149,7 +145,7 @@ func TestCycleIsFoundBeforeTheWaitsBehind(t *testing.T) {
 			b.AwaitQueue(strconv.Itoa((i+11)%12), 2)
 		}
 		time.Sleep(10 * time.Second)
-		b.Server.(*zktest.Server).Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond)})
+		server.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond)})
 		last := parties[11]
 		began := time.Now()
 		last.WaitFor(b.Ctx, exclusively, "0")

@@ -1,6 +1,7 @@
 package lockpool_test
 
-// This file tests that a victim is part of a cycle that stands.
+// This file tests that a victim is part of a cycle that stands, and names what the tests of
+// deadlocks have in common with the plays.
 
 import (
 	"context"
@@ -10,8 +11,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// What the tests of deadlocks have in common with the plays.
+type (
+	ask   = plays.Ask
+	party = plays.Party
+)
+
+var (
+	exclusively, plainly, toRead = plays.Exclusively, plays.Plainly, plays.ToRead
+	withAll, permits             = plays.WithAll, plays.Permits
 )
 
 // A look reads one queue after the other. What it has read of the first may be over when it
@@ -54,18 +68,26 @@ func TestCycleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
 // A look whose reads are refused finds nothing, however often, but is repeated soon.
 func TestLookThatIsRefusedIsRepeatedSoon(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		b := locktest.NewOn(t, server)
-		parties := inCycle(t, b, somePools(b, 2), everybody(exclusively), everybody(exclusively))
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		one, two := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+		b.Lock(one.Handle, "a")
+		b.Lock(two.Handle, "b")
+		one.WaitFor(b.Ctx, exclusively, "b")
+		b.AwaitQueue("b", 2)
+		two.WaitFor(b.Ctx, exclusively, "a") // closes the cycle
 		synctest.Wait()
 		refused := server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: zktest.Lists}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrSystem),
 		})
 		time.Sleep(9 * time.Second)
 		refused.Remove()
-		victims, after := awaitVictims(t, b, parties)
-		require.Equal(t, []int{1}, victims)
-		require.Less(t, after, time.Second)
+		began := time.Now()
+		<-two.Done
+		require.ErrorIs(t, two.Err, lockpool.ErrDeadlock)
+		require.Less(t, time.Since(began), time.Second)
+		require.NoError(t, two.Close(b.Ctx))
+		<-one.Done
+		require.NoError(t, one.Err)
+		require.NoError(t, one.Close(b.Ctx))
 	})
 }

@@ -17,37 +17,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 var silent = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 
-// A loss that lead did not know of when it returned nil is found when Elect unlocks.
-func TestElectStandsAgainAfterALossThatLeadDidNotSee(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool(silent)
-		calls := 0
-		require.NoError(t, p.Elect(b.Ctx, "a", func(ctx context.Context) error {
-			if calls++; calls == 1 {
-				require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1)) // not watched yet
-				require.NoError(t, ctx.Err())
-			}
-			return nil
-		}))
-		require.Equal(t, 2, calls)
-	})
-}
-
 func TestElectStandsAgainWhenTheServiceRefuses(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		var log locktest.Log
 		p := b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.NoError(t, p.Ping(b.Ctx))
-		b.Server.(*zktest.Server).Inject(zktest.Rule{
+		server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Where: func(r zktest.Request) bool { return len(r.Paths) > 0 && r.Paths[0] != "/" }},
 			Times: 3, Do: zktest.FailWith(zktest.ErrThrottled),
 		})
@@ -58,11 +40,10 @@ func TestElectStandsAgainWhenTheServiceRefuses(t *testing.T) {
 
 func TestElectEndsWithTheSequenceNumbers(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool(silent)
 		b.Unlock(b.Lock(p, "a"))
-		require.NoError(t, b.Server.(*zktest.Server).SetSequence(b.Chroot+"/a", 2147483647))
+		require.NoError(t, server.SetSequence(b.Chroot+"/a", 2147483647))
 		require.ErrorIs(t, p.Elect(b.Ctx, "a", func(context.Context) error { return nil }), lockpool.ErrSequenceExhausted)
 	})
 }
@@ -75,12 +56,12 @@ func TestElectDoesNotRepeatWhatIsForbidden(t *testing.T) {
 }
 
 // sawOneLeader requires that all states until the last one had one leader at most.
-func (f *follower) sawOneLeader(last string) {
+func sawOneLeader(f *plays.Observer, last string) {
 	f.Helper()
 	states := 0
-	for v := f.next(); v.String() != last; v = f.next() {
+	for v := f.Next(); v.String() != last; v = f.Next() {
 		states++
-		require.True(f, v.err != nil || len(v.Contenders) < 2 || len(v.Contenders) == 2 && v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
+		require.True(f, v.Err != nil || len(v.Contenders) < 2 || len(v.Contenders) == 2 && v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
 	}
 	if locktest.Embedded() { // a few seconds on a real server have few terms
 		require.Greater(f, states, 3)
@@ -131,13 +112,13 @@ func TestOneLeaderAtATime(t *testing.T) {
 			}
 		}
 		var proxies []*zktest.Proxy
-		var followers []*follower
+		var followers []*plays.Observer
 		for n := range 6 {
 			if n%2 == 0 { // each pool has two candidates
 				proxies = append(proxies, b.Proxy())
 			}
 			p := b.PoolWithTimeout(4*time.Second, silent)
-			followers = append(followers, follow(b, p, "a"))
+			followers = append(followers, plays.Observe(b.Ctx, b, p, "a"))
 			all.Go(func() { _ = p.Elect(ctx, "a", lead(n)) })
 		}
 		for range rounds {
@@ -176,7 +157,7 @@ func TestOneLeaderAtATime(t *testing.T) {
 		all.Wait()
 		b.Lock(named(b, "last"), "a")
 		for _, f := range followers {
-			f.sawOneLeader("last")
+			sawOneLeader(f, "last")
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -44,7 +46,7 @@ func lockAllKinds(b *locktest.Bench, p *lockpool.Pool) map[string]expirer {
 // sessionOf returns the session of the node whose path has the prefix.
 func sessionOf(s *zktest.Server, prefix string) int64 {
 	for _, session := range s.State().Sessions {
-		if contains(session.Ephemerals, prefix) {
+		if slices.ContainsFunc(session.Ephemerals, func(path string) bool { return strings.HasPrefix(path, prefix) }) {
 			return session.ID
 		}
 	}
@@ -95,9 +97,7 @@ func TestExpiringTellsAheadOfTheLoss(t *testing.T) {
 // loses its connection now and then. The channel is closed for the lock's other ends.
 func TestExpiringIsQuietWhileTheServiceAnswers(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		s := zktest.StartBubble(t)
-		b := locktest.NewOn(t, s)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 		b.Ctx = context.Background() // its own ends sooner
 		p := b.Pool()
 		ahead := b.Config().SessionTimeout * 4 / 10
@@ -191,15 +191,12 @@ func (s leaseSession) Lease() time.Duration {
 // they are. After the last Unlock there is nothing left of them.
 func TestExpiringCostsNothingAfterUnlock(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		s := zktest.StartBubble(t)
-		b := locktest.NewOn(t, s)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 		b.Ctx = context.Background() // its own ends sooner
 		connector, err := zookeeper.NewConnector(b.Config())
 		require.NoError(t, err)
 		var read atomic.Int64
-		p, err := lockpool.OpenConnector(leases{connector, &read}, lockpool.WithMaxSessions(1))
-		require.NoError(t, err)
+		p := locktest.Open(t, leases{connector, &read}, lockpool.WithMaxSessions(1))
 		reads := func() int64 {
 			before := read.Load()
 			time.Sleep(10 * time.Second)

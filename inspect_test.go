@@ -8,7 +8,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
@@ -39,8 +38,6 @@ func TestQueueTellsContendersAndForeignNodesApart(t *testing.T) {
 	exists, _, err := b.Admin.Exists(b.Chroot + "/not")
 	require.NoError(t, err)
 	require.False(t, exists, "Queue creates nothing")
-	_, err = p.Queue(b.Ctx, "/a")
-	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	require.NoError(t, b.Admin.Delete(curator, -1))
 	b.Unlock(l)
 }

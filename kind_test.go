@@ -104,8 +104,7 @@ func removeEmpty(b *locktest.Bench, path string) bool {
 // lock looks before the leases' directory exists.
 func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	held := own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
@@ -128,8 +127,7 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 // they are released: its token would be smaller than theirs.
 func TestLockSeesPermitsThatAreGone(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	semaphore := p.Semaphore("s", 1)
 	b.Unlock(b.Acquire(semaphore, 1)) // its directories exist
@@ -178,49 +176,6 @@ func TestFastPathSeesASemaphore(t *testing.T) {
 	}
 }
 
-// Names that contain a semaphore's parts are rejected, or are in no one's way.
-func TestNamesOfSemaphorePartsAreRefusedOrHarmless(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		what  string
-		first []string
-		then  func(b *locktest.Bench, p *lockpool.Pool) error
-	}{
-		{"lock", []string{"db/leases", "db/locks"}, func(b *locktest.Bench, p *lockpool.Pool) error {
-			l, err := p.TryLock(b.Ctx, "db")
-			if err == nil {
-				err = l.Unlock(b.Ctx)
-			}
-			return err
-		}},
-		{"semaphore beside limit", []string{"db/limit"}, acquireDB},
-		{"semaphore beside locks", []string{"db/locks"}, acquireDB},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewOn(t, zktest.Start(t))
-			p, others := b.Pool(), b.Pool()
-			for _, name := range c.first {
-				l, err := p.Lock(b.Ctx, name)
-				if err != nil {
-					require.ErrorIs(t, err, lockpool.ErrInvalidName)
-					return // rejected, so that nothing can go wrong
-				}
-				defer b.Unlock(l)
-			}
-			require.NoError(t, c.then(b, others), "an unrelated name blocks it")
-		})
-	}
-}
-
-func acquireDB(b *locktest.Bench, p *lockpool.Pool) error {
-	permits, err := p.Semaphore("db", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-	if err == nil {
-		err = permits.Unlock(b.Ctx)
-	}
-	return err
-}
-
 // ZooKeeper removes the guard's empty container while permits are held. The
 // permits stay visible, and still exclude the other kinds.
 func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
@@ -251,11 +206,7 @@ func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	require.Equal(t, []any{"semaphore", true, 2}, []any{q.Contenders[0].Kind, q.Contenders[0].Holds, q.Contenders[0].Permits})
 	require.Equal(t, []string{"note"}, q.Foreign)
 	require.NoError(t, others.Revoke(b.Ctx, "s"))
-	select {
-	case <-held.Revoked():
-	case <-b.Ctx.Done():
-		require.FailNow(t, "the holder was not asked")
-	}
+	b.AwaitRevocation(held)
 	require.NoError(t, others.Break(b.Ctx, "s", q.Contenders[0].Node))
 	<-held.Lost()
 	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
@@ -387,8 +338,7 @@ func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
 // each of them once.
 func TestNumberedLockBelowAnotherIsNoContender(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
 	below := b.Lock(others, "jobs/run-0000000042")
 	plain := b.Lock(others, "jobs/run-0000000043", lockpool.Plain())

@@ -3,8 +3,6 @@ package lockpool_test
 // This file tests how a loss is noticed.
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,50 +98,4 @@ func TestSessionThatTakesNoMoreHandlesDoesNotCount(t *testing.T) {
 		}
 		b.AwaitQueue("a", 0)
 	})
-}
-
-func TestExpiredSessionTakesOnlyItsOwnLocks(t *testing.T) {
-	t.Parallel()
-	embedded := zktest.Start(t)
-	b := locktest.NewOn(t, embedded)
-	p := b.Pool(lockpool.WithMaxSessions(3))
-	var locks []*lockpool.Lock
-	for i := range 90 {
-		locks = append(locks, b.Lock(p, fmt.Sprint("many/", i)))
-	}
-	state := embedded.State()
-	var victim zktest.Session
-	for _, s := range state.Sessions {
-		if len(s.Ephemerals) > 0 {
-			victim = s
-		}
-	}
-	require.NoError(t, embedded.ExpireSession(victim.ID))
-	var gone sync.WaitGroup
-	lost := 0
-	for i, l := range locks {
-		if _, was := state.Nodes[victim.Ephemerals[0]]; was && contains(victim.Ephemerals, fmt.Sprintf("%s/many/%d/", b.Chroot, i)) {
-			lost++
-			gone.Go(func() { b.AwaitLoss(l) })
-		}
-	}
-	gone.Wait()
-	require.Equal(t, len(victim.Ephemerals), lost)
-	held := 0
-	for _, l := range locks {
-		held += l.Depth()
-		if err := l.Unlock(b.Ctx); err != nil {
-			require.ErrorIs(t, err, lockpool.ErrLockLost)
-		}
-	}
-	require.Equal(t, 90-lost, held)
-}
-
-func contains(paths []string, prefix string) bool {
-	for _, p := range paths {
-		if len(p) > len(prefix) && p[:len(prefix)] == prefix {
-			return true
-		}
-	}
-	return false
 }

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,94 +16,9 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// follower is a loop over Observe in a goroutine of its own.
-type follower struct {
-	*locktest.Bench
-	values chan observed // closed when the loop has ended
-	cancel context.CancelFunc
-}
-
-type observed struct {
-	lockpool.Queue
-	err error
-	at  time.Time
-}
-
-// String is the owners of the holders, and of the next one behind a bar, or the error.
-func (o observed) String() string {
-	if o.err != nil {
-		return o.err.Error()
-	}
-	var b strings.Builder
-	for _, c := range o.Contenders {
-		if !c.Holds {
-			b.WriteString("|")
-		}
-		b.WriteString(c.Owner)
-	}
-	return b.String()
-}
-
-func follow(b *locktest.Bench, p *lockpool.Pool, name string) *follower {
-	ctx, cancel := context.WithCancel(b.Ctx)
-	f := &follower{b, make(chan observed, 100_000), cancel}
-	b.Cleanup(func() {
-		cancel()
-		for range f.values { // until the loop has ended
-		}
-	})
-	go func() { // ends with ctx
-		defer close(f.values)
-		for q, err := range p.Observe(ctx, name) {
-			f.values <- observed{q, err, time.Now()}
-		}
-	}()
-	return f
-}
-
-// next returns the next value.
-func (f *follower) next() observed {
-	f.Helper()
-	select {
-	case v, ok := <-f.values:
-		require.True(f, ok, "the loop has ended")
-		return v
-	case <-f.Ctx.Done():
-		require.FailNow(f, "nothing is observed")
-		return observed{}
-	}
-}
-
-// sees requires that the next state is the given one.
-func (f *follower) sees(state string) observed {
-	f.Helper()
-	v := f.next()
-	require.NoError(f, v.err)
-	require.Equal(f, state, v.String())
-	return v
-}
-
-// comesToSee waits for a state.
-func (f *follower) comesToSee(state string) observed {
-	f.Helper()
-	for {
-		if v := f.next(); v.String() == state {
-			return v
-		}
-	}
-}
-
-func (f *follower) seesNothing() {
-	f.Helper()
-	select {
-	case v := <-f.values:
-		require.FailNow(f, "unexpected", "%s", v)
-	default:
-	}
-}
 
 func named(b *locktest.Bench, name string) *lockpool.Pool {
 	return b.Pool(lockpool.WithOwner(name), silent)
@@ -114,19 +28,19 @@ func TestObserveSeesADirectoryGoAndComeAgain(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
 		b := locktest.NewOn(t, own)
-		f := follow(b, b.Pool(), "above/a")
-		f.sees("")
+		f := plays.Observe(b.Ctx, b, b.Pool(), "above/a")
+		f.Sees("")
 		x := named(b, "x")
 		for range 3 {
 			l := b.Lock(x, "above/a")
-			f.sees("x")
+			f.Sees("x")
 			b.Unlock(l)
-			f.sees("")
+			f.Sees("")
 			for _, path := range []string{"/above/a", "/above", ""} { // as ZooKeeper removes empty containers
 				require.NoError(t, b.Admin.Delete(b.Chroot+path, -1))
 			}
 			time.Sleep(time.Second)
-			f.seesNothing()
+			f.SeesNothing()
 		}
 	})
 }
@@ -136,74 +50,41 @@ func TestObserveAKindThatChanges(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t).AtService()
 		y := named(b, "y")
-		f := follow(b, b.Pool(), "k")
-		f.sees("")
+		f := plays.Observe(b.Ctx, b, b.Pool(), "k")
+		f.Sees("")
 		h := b.Handle(y)
 		write, read := b.Lock(h, "k"), b.Lock(h, "k", lockpool.Shared())
-		require.Equal(t, "mutex", f.sees("y").Contenders[0].Kind)
+		require.Equal(t, "mutex", f.Sees("y").Contenders[0].Kind)
 		b.Unlock(write)
-		require.Equal(t, "read", f.sees("y").Contenders[0].Kind)
+		require.Equal(t, "read", f.Sees("y").Contenders[0].Kind)
 		b.Unlock(read)
-		f.sees("")
+		f.Sees("")
 		p := b.Acquire(y.Semaphore("k", 3), 2)
-		require.Equal(t, 2, f.comesToSee("y").Contenders[0].Permits)
+		require.Equal(t, 2, f.ComesToSee("y").Contenders[0].Permits)
 		w := b.StartAcquire(named(b, "z").Semaphore("k", 3), 3)
-		f.comesToSee("y|z")
+		f.ComesToSee("y|z")
 		b.Unlock(p)
-		f.comesToSee("z")
+		f.ComesToSee("z")
 		b.Unlock(w.Granted())
-		f.comesToSee("")
+		f.ComesToSee("")
 		for _, part := range []string{"/k/locks", "/k/leases", "/k"} {
 			require.NoError(t, b.Admin.Delete(b.Chroot+part, -1))
 		}
 		l := b.Lock(y, "k", lockpool.Plain())
-		require.Equal(t, "plain", f.comesToSee("y").Contenders[0].Kind)
+		require.Equal(t, "plain", f.ComesToSee("y").Contenders[0].Kind)
 		b.Unlock(l)
-		f.comesToSee("")
+		f.ComesToSee("")
 		time.Sleep(time.Second)
-		f.seesNothing()
+		f.SeesNothing()
 	})
 }
 
-// A request to make way overwrites what the holder has said about itself.
-func TestObserveRemembersARevokedHolder(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		x, y := named(b, "x"), named(b, "y")
-		l := b.Lock(x, "a")
-		f := follow(b, y, "a")
-		f.sees("x")
-		require.NoError(t, y.Revoke(b.Ctx, "a"))
-		w := b.Enqueue(y, "a", 2)
-		f.sees("x|y")
-		b.Unlock(l)
-		f.sees("y")
-		b.Unlock(w.Granted())
+// requestsOf returns the requests of some sessions while do runs, without those that keep the
+// sessions alive.
+func requestsOf(ids []int64, s *zktest.Server, do func()) []zktest.Request {
+	return slices.DeleteFunc(locktest.Requests(s, do), func(r zktest.Request) bool {
+		return !slices.Contains(ids, r.Session) || slices.Equal(r.Paths, []string{"/"})
 	})
-}
-
-// countRequests counts the requests of a pool that it has not used before, without those
-// that keep its sessions alive.
-func countRequests(b *locktest.Bench, own *zktest.Server, of *lockpool.Pool) func() []string {
-	var mu sync.Mutex
-	var all []string
-	mine := map[int64]bool{}
-	for _, id := range sessionsOf(b, of) {
-		mine[id] = true
-	}
-	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if mine[r.Session] && (len(r.Paths) != 1 || r.Paths[0] != "/") {
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, fmt.Sprint(r.Op, r.Paths))
-		}
-		return true
-	}}})
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(all)
-	}
 }
 
 // sessionsOf returns the only sessions that a pool has opened.
@@ -225,13 +106,13 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 	locktest.Once(t)
 	for _, kind := range []string{"nobody", "a holder", "a holder and a waiter", "permits", "plain"} {
 		t.Run(kind, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t).AtService()
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				b.AtService()
 				b.Ctx = locktest.Timeout(t, 24*time.Hour)
 				x, p := named(b, "x"), b.Pool()
-				requests := countRequests(b, b.Server.(*zktest.Server), p)
-				f := follow(b, p, "a")
-				f.sees("")
+				ids := sessionsOf(b, p)
+				f := plays.Observe(b.Ctx, b, p, "a")
+				f.Sees("")
 				idle, perRound := 10*time.Minute, 1
 				switch kind {
 				case "nobody":
@@ -254,14 +135,12 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 					defer b.Unlock(l)
 				}
 				time.Sleep(2 * time.Second) // until all is seen
-				for len(f.values) > 0 {
-					f.next()
+				for len(f.Values) > 0 {
+					f.Next()
 				}
-				before := len(requests())
-				time.Sleep(idle)
-				f.seesNothing()
+				sent := requestsOf(ids, server, func() { time.Sleep(idle) })
+				f.SeesNothing()
 				rounds := int(idle / (30 * time.Second)) // on average
-				sent := requests()[before:]
 				require.LessOrEqual(t, len(sent), perRound*rounds*3/2, "%v", sent[:min(20, len(sent))])
 				require.GreaterOrEqual(t, len(sent), perRound*rounds*2/3, "all watches are rechecked")
 			})
@@ -272,9 +151,7 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 // A change between any two requests of an observer is not missed.
 func TestObserveSeesWhatChangesWhileItLooks(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		own := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
 		p := b.Pool()
 		ids := sessionsOf(b, p)
 		b.Ctx = locktest.Timeout(t, time.Hour)
@@ -310,11 +187,11 @@ func TestObserveSeesWhatChangesWhileItLooks(t *testing.T) {
 							}
 						}),
 					})
-					f := follow(b, p, name)
+					f := plays.Observe(b.Ctx, b, p, name)
 					time.Sleep(time.Second)
-					var last observed
-					for len(f.values) > 0 {
-						last = f.next()
+					var last plays.Observed
+					for len(f.Values) > 0 {
+						last = f.Next()
 					}
 					happened += change.Fired()
 					change.Remove() // the observer may have needed fewer requests
@@ -324,7 +201,7 @@ func TestObserveSeesWhatChangesWhileItLooks(t *testing.T) {
 					for i, c := range last.Contenders {
 						require.Equal(t, q.Contenders[i], c, name)
 					}
-					f.cancel()
+					f.Cancel()
 				}
 			}
 		}
@@ -335,26 +212,24 @@ func TestObserveSeesWhatChangesWhileItLooks(t *testing.T) {
 // Those behind the next one come and go without the observer.
 func TestObserverOfALongQueueIsLeftAlone(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t).AtService()
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		b.AtService()
 		x, p := named(b, "x"), b.Pool()
 		l := b.Lock(x, "a")
 		b.Enqueue(x, "a", 2)
-		requests := countRequests(b, b.Server.(*zktest.Server), p)
-		f := follow(b, p, "a")
-		f.sees("x|x")
+		ids := sessionsOf(b, p)
+		f := plays.Observe(b.Ctx, b, p, "a")
+		f.Sees("x|x")
 		time.Sleep(b.Config().SessionTimeout) // from then on its lease is prolonged all the time
-		before := len(requests())
-		for range 200 {
-			ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
-			_, err := x.Lock(ctx, "a")
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			cancel()
-		}
-		require.LessOrEqual(t, len(requests()), before+1, "one recheck at most")
-		f.seesNothing()
+		require.LessOrEqual(t, len(requestsOf(ids, server, func() {
+			for range 200 {
+				_, err := x.Lock(b.Ctx, "a", lockpool.WaitAtMost(20*time.Millisecond))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+		})), 1, "one recheck at most")
+		f.SeesNothing()
 		b.Unlock(l)
-		f.sees("x")
+		f.Sees("x")
 	})
 }
 
@@ -362,8 +237,8 @@ func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t).AtService()
 		x, p := named(b, "x"), b.Pool()
-		f := follow(b, p, "a")
-		began := f.sees("").at
+		f := plays.Observe(b.Ctx, b, p, "a")
+		began := f.Sees("").At
 		var last int64
 		for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
 			l := b.Lock(x, "a")
@@ -373,13 +248,13 @@ func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
 		}
 		l := b.Lock(named(b, "y"), "a")
 		n, previous, seen := 1, began, int64(0)
-		for v := f.next(); v.String() != "y"; v = f.next() {
-			require.NoError(t, v.err)
+		for v := f.Next(); v.String() != "y"; v = f.Next() {
+			require.NoError(t, v.Err)
 			n++
 			if locktest.Embedded() {
-				require.GreaterOrEqual(t, v.at.Sub(previous), 100*time.Millisecond)
+				require.GreaterOrEqual(t, v.At.Sub(previous), 100*time.Millisecond)
 			}
-			previous = v.at
+			previous = v.At
 			for _, c := range v.Contenders {
 				require.GreaterOrEqual(t, c.Token, seen, "it never sees an older state")
 				require.LessOrEqual(t, c.Token, last)
@@ -390,7 +265,7 @@ func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
 		require.LessOrEqual(t, n, int(elapsed/(100*time.Millisecond))+2)
 		require.Greater(t, n, 5, "a queue that changes during each look is looked at again")
 		b.Unlock(l)
-		f.sees("")
+		f.Sees("")
 	})
 }
 
@@ -402,43 +277,43 @@ func TestObserveThroughAnOutage(t *testing.T) {
 		x := named(b, "x")
 		l := b.Lock(x, "a")
 		y, proxy := named(b, "y"), b.Proxy()
-		f := follow(b, b.Pool(silent), "a")
-		f.sees("x")
+		f := plays.Observe(b.Ctx, b, b.Pool(silent), "a")
+		f.Sees("x")
 
 		proxy.Cut(zktest.Selector{}) // a connection that comes back at once is no outage
 		time.Sleep(500 * time.Millisecond)
-		f.seesNothing()
+		f.SeesNothing()
 		w := b.Enqueue(y, "a", 2)
-		f.sees("x|y")
+		f.Sees("x|y")
 
 		for _, outage := range []time.Duration{2 * time.Second, 8 * time.Second} { // the session survives, or not
 			require.NoError(t, proxy.RefuseConnections())
 			clock := time.Now()
 			proxy.Cut(zktest.Selector{})
-			v := f.next()
-			require.ErrorIs(t, v.err, lockpool.ErrUnavailable)
-			require.ErrorContains(t, v.err, `observe "a"`)
-			require.NotErrorIs(t, v.err, context.DeadlineExceeded, "which would be that of ctx")
+			v := f.Next()
+			require.ErrorIs(t, v.Err, lockpool.ErrUnavailable)
+			require.ErrorContains(t, v.Err, `observe "a"`)
+			require.NotErrorIs(t, v.Err, context.DeadlineExceeded, "which would be that of ctx")
 			require.Equal(t, "a", v.Name)
 			if locktest.Embedded() {
-				require.GreaterOrEqual(t, v.at.Sub(clock), time.Second)
-				require.LessOrEqual(t, v.at.Sub(clock), 1100*time.Millisecond, "after a pause of at most 100 ms")
+				require.GreaterOrEqual(t, v.At.Sub(clock), time.Second)
+				require.LessOrEqual(t, v.At.Sub(clock), 1100*time.Millisecond, "after a pause of at most 100 ms")
 			}
 			time.Sleep(outage)
-			f.seesNothing() // once
+			f.SeesNothing() // once
 			require.NoError(t, proxy.AcceptConnections())
-			f.sees("x|y") // even if nothing has changed
+			f.Sees("x|y") // even if nothing has changed
 		}
 
 		require.NoError(t, proxy.RefuseConnections()) // what changes meanwhile is seen afterwards
 		proxy.Cut(zktest.Selector{})
 		b.Unlock(l)
 		l = w.Granted()
-		require.ErrorIs(t, f.next().err, lockpool.ErrUnavailable)
+		require.ErrorIs(t, f.Next().Err, lockpool.ErrUnavailable)
 		require.NoError(t, proxy.AcceptConnections())
-		f.sees("y")
+		f.Sees("y")
 		b.Unlock(l)
-		f.sees("")
+		f.Sees("")
 	})
 }
 
@@ -449,21 +324,19 @@ func TestObserveBeforeTheServiceAnswers(t *testing.T) {
 		b := locktest.NewOn(t, own)
 		proxy := b.Proxy()
 		require.NoError(t, proxy.RefuseConnections())
-		f := follow(b, b.Pool(silent), "a")
-		require.ErrorIs(t, f.next().err, lockpool.ErrUnavailable)
+		f := plays.Observe(b.Ctx, b, b.Pool(silent), "a")
+		require.ErrorIs(t, f.Next().Err, lockpool.ErrUnavailable)
 		require.NoError(t, proxy.AcceptConnections())
-		f.sees("")
+		f.Sees("")
 	})
 }
 
 // Another session of the pool, whose server is behind, is brought up to date first.
 func TestObserveNeverSeesAnOlderState(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		own := zktest.StartBubble(t, zktest.Members(3))
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
 		first := own.Leader()
 		second := first%3 + 1
-		b := locktest.NewOn(t, own)
 		b.Addr = own.Members()[second%3] // of the others
 		cfg := b.Config()
 		cfg.Servers, cfg.SessionTimeout = []string{own.Members()[first-1], own.Members()[second-1]}, 40*time.Second
@@ -471,8 +344,8 @@ func TestObserveNeverSeesAnOlderState(t *testing.T) {
 		l := b.Lock(x, "a")
 		require.NoError(t, own.RefuseConnections(second))
 		ids := sessionsOf(b, p)
-		f := follow(b, p, "a")
-		f.sees("x")
+		f := plays.Observe(b.Ctx, b, p, "a")
+		f.Sees("x")
 		require.NoError(t, own.AcceptConnections(second))
 		require.NoError(t, own.RefuseConnections(first))
 		var handles []*lockpool.Handle
@@ -486,15 +359,15 @@ func TestObserveNeverSeesAnOlderState(t *testing.T) {
 		require.NoError(t, own.AcceptConnections(first)) // which tells the first session that it has expired
 		require.NoError(t, own.Lag(second))
 		b.Unlock(l)
-		f.sees("")
+		f.Sees("")
 		l = b.Lock(y, "a")
-		f.sees("y")
+		f.Sees("y")
 		require.NoError(t, own.ExpireSession(ids[0]))
 		time.Sleep(time.Second)
-		f.seesNothing()
+		f.SeesNothing()
 		b.Unlock(l)
-		f.sees("")
-	})
+		f.Sees("")
+	}, zktest.Members(3))
 }
 
 // Breaking out of the loop leaves one watch for each node and directory at the service,
@@ -520,7 +393,7 @@ func TestLeavingTheLoopLeavesNothing(t *testing.T) {
 			for i := range 200 {
 				for q, err := range p.Observe(b.Ctx, "a") {
 					require.NoError(t, err)
-					require.Equal(t, state, observed{Queue: q}.String())
+					require.Equal(t, state, plays.Observed{Queue: q}.String())
 					if i%2 == 0 {
 						break
 					}
@@ -548,14 +421,14 @@ func TestHundredObserversShareTheirWatches(t *testing.T) {
 		b := locktest.New(t).AtService()
 		x, p := named(b, "x"), b.Pool(lockpool.WithMaxSessions(1))
 		l := b.Lock(x, "a")
-		var all []*follower
+		var all []*plays.Observer
 		for range 100 {
-			all = append(all, follow(b, p, "a"))
+			all = append(all, plays.Observe(b.Ctx, b, p, "a"))
 		}
 		everybody := func(state string) {
 			t.Helper()
 			for _, f := range all {
-				f.sees(state)
+				f.Sees(state)
 			}
 		}
 		everybody("x")
@@ -582,8 +455,8 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 	for _, test := range []string{"", "x", "x|y", "x joined by y"} {
 		state, joined := strings.CutSuffix(test, " joined by y")
 		t.Run(test, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t).AtService()
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				b.AtService()
 				b.Ctx = locktest.Timeout(t, time.Hour)
 				x, y, p := named(b, "x"), named(b, "y"), b.Pool()
 				ids := sessionsOf(b, p)
@@ -594,23 +467,23 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 				if state == "x|y" {
 					b.Enqueue(y, "a", 2)
 				}
-				f := follow(b, p, "a")
-				f.sees(state)
-				lost := b.Server.(*zktest.Server).Inject(zktest.Rule{
+				f := plays.Observe(b.Ctx, b, p, "a")
+				f.Sees(state)
+				lost := server.Inject(zktest.Rule{
 					Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}, Where: func(r zktest.Request) bool { return slices.Contains(ids, r.Session) }},
 					Times: zktest.Always, Do: zktest.Swallow(),
 				})
 				switch {
 				case joined:
 					b.Enqueue(y, "a", 2)
-					f.sees("x|y")
+					f.Sees("x|y")
 				case l == nil:
 					b.Lock(x, "a")
-					f.sees("x")
+					f.Sees("x")
 				default:
 					b.Unlock(l)
 					_, next, _ := strings.Cut(state, "|")
-					f.sees(next)
+					f.Sees(next)
 				}
 				require.Positive(t, lost.Fired())
 			})

@@ -45,9 +45,7 @@ func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
 	locktest.Once(t)
 	for name, reconnects := range map[string]bool{"the session moves to another server": true, "the session is over": false} {
 		t.Run(name, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(3), zktest.TickTime(2*time.Second)))
-				server := b.Server.(*zktest.Server)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 				others := b.Pool()
 				require.NoError(t, others.Once(b.Ctx, "a", "0", func(context.Context) error { return nil }))
 				slow := 2 // a follower, and not the server of the other pool
@@ -80,7 +78,7 @@ func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
 				require.Equal(t, reconnects, len(runs) == 2)
 				require.NoError(t, server.SlowMember(slow, 0))
 				require.NoError(t, server.AcceptConnections())
-			})
+			}, zktest.Members(3), zktest.TickTime(2*time.Second))
 		})
 	}
 }
@@ -93,9 +91,7 @@ func TestOutcomeThatIsNotKnown(t *testing.T) {
 		ends   time.Duration // the call's context: before or after the session
 	}{"carried out": {zktest.Outbound, 20 * time.Second}, "perhaps not": {zktest.Both, 20 * time.Second}, "on a session that lives": {zktest.Outbound, 0}} {
 		t.Run(name, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t)
-				server := b.Server.(*zktest.Server)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 				ctx, cancel := context.WithCancel(context.Background())
 				began := time.Now()
 				err := finishing(b, ctx, func(zktest.Request) {
@@ -115,9 +111,7 @@ func TestOutcomeThatIsNotKnown(t *testing.T) {
 // A run under another lock, whose loss ends the context of Once, waits 5 s longer than that.
 func TestOutcomeThatIsNotKnownUnderALostLock(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		server := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		lost := make(chan time.Time, 1)
 		var returned time.Time
@@ -144,9 +138,7 @@ func TestOutcomeThatIsNotKnownUnderALostLock(t *testing.T) {
 // there is no doubt, and nobody waits for the service.
 func TestOutcomeOfATransactionThatWasNotSent(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		server := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		began := time.Now()
 		err := p.Once(context.Background(), "a", "1", func(context.Context) error {
@@ -168,9 +160,7 @@ func TestOutcomeOfATransactionThatWasNotSent(t *testing.T) {
 // The pool is closed while a run is recorded.
 func TestOutcomeWhenThePoolIsClosed(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		server := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p, others := b.Pool(), b.Pool()
 		closed := make(chan error, 1)
 		err := p.Once(b.Ctx, "a", "1", func(context.Context) error {
@@ -205,9 +195,7 @@ func TestRunThatMayNotBeRecorded(t *testing.T) {
 // for a record, and the only server that it reaches is behind.
 func TestRunIsSeenOnAServerThatIsBehind(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(5)))
-		server := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		cfg, waiter := b.Config(), zktest.Selector{}
 		cfg.Servers, cfg.Dial = server.Members(), server.DialFrom("10.0.0.2")
 		p, others := b.Pool(), b.PoolWith(cfg)
@@ -238,5 +226,5 @@ func TestRunIsSeenOnAServerThatIsBehind(t *testing.T) {
 		require.NoError(t, <-ran)
 		requireDone(t, <-waited, "a", "1")
 		require.NoError(t, server.AcceptConnections())
-	})
+	}, zktest.Members(5))
 }

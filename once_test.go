@@ -5,7 +5,7 @@ package lockpool_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,16 +46,8 @@ func TestOnceLooksBeforeItQueues(t *testing.T) {
 	require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
 	held := b.Lock(p, lockOfRun("a", "1"))
 	b.Token(held) // so that it is watched already
-	var requests atomic.Int32
-	counted := proxy.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if r.Op != zktest.OpSync && r.Op != zktest.OpPing && (len(r.Paths) == 0 || r.Paths[0] != "/") {
-			requests.Add(1)
-		}
-		return false
-	}}})
-	requireDone(t, p.Once(b.Ctx, "a", "1", ran(&n)), "a", "1")
-	counted.Remove()
-	require.EqualValues(t, 1, requests.Load())
+	sent := locktest.Requests(proxy, func() { requireDone(t, p.Once(b.Ctx, "a", "1", ran(&n)), "a", "1") })
+	require.Len(t, slices.DeleteFunc(sent, func(r zktest.Request) bool { return r.Paths[0] == "/" }), 1) // proofs of the lease
 	b.Unlock(held)
 }
 
@@ -114,9 +106,7 @@ func TestOnceUnderALockThatIsPassedOn(t *testing.T) {
 // when the record exists, and not before.
 func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		server := b.Server.(*zktest.Server)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		h := b.Handle(p)
 		b.Lock(h, lockOfRun("a", "1"))

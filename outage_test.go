@@ -7,7 +7,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,57 +16,44 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A queue that the service has listed is what a call knows of the lock: a call that ends
-// before the watch on its predecessor is answered was kept from the lock by that contender.
-func TestWaitForTheWatchIsForTheLock(t *testing.T) {
+// A call that ends while the service has not answered was kept from the lock by a contender
+// that the call knew of.
+func TestWaitWithoutAnAnswerIsForTheLock(t *testing.T) {
 	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		b := locktest.NewOn(t, server)
-		b.Lock(b.Pool(), "a")
-		p := b.Pool()
-		require.NoError(t, p.Ping(b.Ctx))
-		server.Inject(zktest.Rule{
-			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/"}, Do: zktest.DelayReply(time.Second),
+	for name, c := range map[string]struct {
+		unanswered zktest.Op
+		local      bool // the holder is of the same pool
+		released   bool // during the wait, so that the call tries again
+		opts       []lockpool.LockOption
+	}{
+		"the watch":          {unanswered: zktest.OpGetData},
+		"the next try":       {unanswered: zktest.OpCreate, released: true, opts: []lockpool.LockOption{lockpool.Plain()}},
+		"the wait was local": {unanswered: zktest.OpCreate, local: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				holders, p := b.Pool(), b.Pool()
+				if c.local {
+					p = holders
+				}
+				held := b.Lock(holders, "a", c.opts...)
+				require.NoError(t, p.Ping(b.Ctx))
+				delayed := zktest.Rule{
+					Match: zktest.Match{Ops: []zktest.Op{c.unanswered}, Prefix: b.Chroot + "/a"}, Do: zktest.DelayReply(time.Second),
+				}
+				if c.released {
+					delayed.Skip = 1
+					time.AfterFunc(50*time.Millisecond, func() { b.Unlock(held) })
+				}
+				fault := server.Inject(delayed)
+				_, err := p.Lock(b.Ctx, "a", append(c.opts, lockpool.WaitAtMost(150*time.Millisecond))...)
+				require.ErrorIs(t, err, lockpool.ErrLocked)
+				require.NotErrorIs(t, err, lockpool.ErrUnavailable)
+				require.ErrorContains(t, err, "no answer")
+				require.Equal(t, 1, fault.Fired())
+			})
 		})
-		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(100*time.Millisecond))
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		require.NotErrorIs(t, err, lockpool.ErrUnavailable)
-		require.ErrorContains(t, err, "no answer")
-	})
-}
-
-// So was a call that ends between the release and the answer to the next try.
-func TestWaitForTheNextTryIsForTheLock(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		b := locktest.NewOn(t, server)
-		held := b.Lock(b.Pool(), "a", lockpool.Plain())
-		w := b.StartLock(b.Pool(), "a", lockpool.Plain(), lockpool.WaitAtMost(100*time.Millisecond))
-		synctest.Wait()
-		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate}}, Do: zktest.DelayReply(time.Second)})
-		b.Unlock(held)
-		<-w.Done
-		require.ErrorIs(t, w.Err, lockpool.ErrLocked)
-		require.NotErrorIs(t, w.Err, lockpool.ErrUnavailable)
-	})
-}
-
-// So was a call that waited in memory behind a holder of its pool, and has just asked the
-// service.
-func TestWaitInMemoryIsForTheLock(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		b := locktest.NewOn(t, server)
-		p := b.Pool()
-		b.Lock(p, "a")
-		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreate}}, Do: zktest.DelayReply(time.Second)})
-		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(150*time.Millisecond))
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		require.NotErrorIs(t, err, lockpool.ErrUnavailable)
-	})
+	}
 }
 
 // A process that has lost its sessions to an outage does not wait for the servers to expire

@@ -4,6 +4,8 @@ package lockpool_test
 
 import (
 	"context"
+	"log/slog"
+	"runtime"
 	"runtime/pprof"
 	"testing"
 	"time"
@@ -12,11 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // panickingTracer is a tracer provider of which one call, the one numbered at, panics on the
@@ -80,6 +85,43 @@ func (s panickingSpan) SetStatus(codes.Code, string) { s.provider.step() }
 
 func (s panickingSpan) End(...trace.SpanEndOption) { s.provider.step() }
 
+// panickingHandler and the others call step, too.
+type panickingHandler struct {
+	slog.Handler
+	provider *panickingTracer
+}
+
+func (h panickingHandler) Handle(context.Context, slog.Record) error { h.provider.step(); return nil }
+
+func (panickingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+type panickingMeters struct {
+	metricnoop.MeterProvider
+	provider *panickingTracer
+}
+
+func (m panickingMeters) Meter(string, ...metric.MeterOption) metric.Meter {
+	return panickingMeter{provider: m.provider}
+}
+
+type panickingMeter struct {
+	metricnoop.Meter
+	provider *panickingTracer
+}
+
+func (m panickingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	return panickingCounter{provider: m.provider}, nil
+}
+
+type panickingCounter struct {
+	metricnoop.Int64Counter
+	provider *panickingTracer
+}
+
+func (panickingCounter) Enabled(context.Context) bool { return true }
+
+func (c panickingCounter) Add(context.Context, int64, ...metric.AddOption) { c.provider.step() }
+
 // onAnother calls f on a goroutine of its own.
 func onAnother[T any](f func() (T, error)) (result T, err error) {
 	done := make(chan struct{})
@@ -106,11 +148,48 @@ func whenWaiting(p *lockpool.Pool, n int, f func()) (finish func()) {
 	return func() { close(enough); <-called }
 }
 
-// A sampler or span processor that panics keeps neither a lock held nor a pool
-// open.
+// beVictim makes the calling goroutine, which asks for a lock, the victim of a deadlock. Nothing
+// is left of the wait.
+func beVictim(b *locktest.Bench, get ask, lock string, p, others *lockpool.Pool) {
+	mine, err := onAnother(func() (*lockpool.Handle, error) { return p.Handle(b.Ctx) })
+	require.NoError(b, err)
+	use := func(f func() error) {
+		_, err := onAnother(func() (any, error) { return nil, f() })
+		require.NoError(b, err)
+	}
+	use(func() error { return exclusively(b.Ctx, mine, "y") })
+	theirs := &party{Handle: b.Handle(others)}
+	require.NoError(b, get(b.Ctx, theirs.Handle, lock))
+	theirs.WaitFor(b.Ctx, exclusively, "y")
+	b.AwaitQueue("y", 2)
+	before, gone := len(b.Contenders("/")), make(chan struct{})
+	var panicked any
+	func() {
+		defer func() { panicked = recover() }()
+		marked := new([64]byte)
+		runtime.AddCleanup(marked, func(gone chan struct{}) { close(gone) }, gone)
+		type key struct{}
+		_ = get(context.WithValue(b.Ctx, key{}, marked), mine, lock)
+	}()
+	require.Zero(b, p.Stats().Waiting)
+	require.Equal(b, 1, p.Stats().Held)
+	b.Until(func() bool { return len(b.Contenders("/")) == before }, "the wait has no node")
+	b.Until(func() bool { runtime.GC(); return plays.Closed(gone) }, "nothing refers to the wait")
+	use(func() error { return exclusively(b.Ctx, mine, "free") })
+	use(func() error { return mine.Close(b.Ctx) })
+	<-theirs.Done
+	require.NoError(b, theirs.Err)
+	require.NoError(b, theirs.Close(b.Ctx))
+	if panicked != nil {
+		panic(panicked)
+	}
+}
+
+// A sampler, span processor, log handler or counter that panics keeps neither a lock held nor a
+// pool open.
 func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 	b := locktest.New(t) // not parallel: profiles are per process
-	others := b.Pool(lockpool.WithProfiles())
+	others := b.Pool(lockpool.WithProfiles(), lockpool.WithTracerProvider(new(panickingTracer)))
 	calls := map[string]func(p *lockpool.Pool){
 		"free": func(p *lockpool.Pool) { _ = p.Do(b.Ctx, "a", func(context.Context) error { return nil }) },
 		"try":  func(p *lockpool.Pool) { _, _ = p.TryLock(b.Ctx, "held") },
@@ -158,6 +237,9 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 			_ = p.Do(b.Ctx, "held", func(context.Context) error { return nil }, lockpool.WaitAtMost(30*time.Millisecond))
 		},
 	}
+	for lock, get := range map[string]ask{"a": exclusively, "plain": plainly} {
+		calls["deadlock over "+lock] = func(p *lockpool.Pool) { beVictim(b, get, lock, p, others) }
+	}
 	held := b.Lock(others, "held")
 	full, err := others.Semaphore("full", 1).Acquire(b.Ctx, 1)
 	require.NoError(t, err)
@@ -166,7 +248,9 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 		panics := 0
 		for at := 1; ; at++ {
 			tracer := &panickingTracer{goroutine: goid.Get(), at: at}
-			p := b.Pool(lockpool.WithTracerProvider(tracer), lockpool.WithHoldSpans(), lockpool.WithProfiles())
+			p := b.Pool(lockpool.WithTracerProvider(tracer), lockpool.WithHoldSpans(), lockpool.WithProfiles(),
+				lockpool.WithLogger(slog.New(panickingHandler{provider: tracer})), lockpool.WithMeterProvider(panickingMeters{provider: tracer}),
+				lockpool.WithDeadlockCheck(20*time.Millisecond))
 			func() {
 				defer func() {
 					if r := recover(); r != nil {

@@ -34,17 +34,15 @@ func TestPlainLockIsOneNode(t *testing.T) {
 // does not mean that the delete that was sent has been carried out.
 func TestPlainLockOfAnEndedSessionIsNotReleased(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	l := b.Lock(b.Pool(), "a", lockpool.Plain())
 	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a", 1)) // the guard's
-	session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
 	own.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DelayReply(100 * time.Millisecond)})
 	del := own.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
 	released := make(chan error, 1)
 	go func() { released <- l.Unlock(b.Ctx) }()
 	require.NoError(t, del.Wait(b.Ctx))
-	require.NoError(t, own.ExpireSession(session))
+	expire(b, "/a")
 	require.ErrorIs(t, <-released, lockpool.ErrLockLost)
 }
 
@@ -87,8 +85,7 @@ func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpoo
 // A revocation arrives when the plain lock has another holder.
 func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others, operator, third := b.Pool(), b.Pool(), b.Pool(), b.Pool()
 	first := watchedPlainLock(b, p, "a")
 	held := own.Inject(zktest.Rule{
@@ -102,15 +99,16 @@ func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
 	next := watchedPlainLock(b, others, "a")
 	held.Release()
 	<-revoked
-	err := next.Verify(b.Ctx)
-	unlock := next.Unlock(b.Ctx)
-	l, blocked := third.Lock(locktest.Timeout(t, 2*time.Second), "a", lockpool.Plain())
-	if blocked == nil {
-		b.Unlock(l)
-	}
-	require.NoError(t, blocked, "the node stays behind until the holder's session ends")
-	require.NoError(t, err, "the next holder has lost its lock")
-	require.NoError(t, unlock)
+	require.NoError(t, next.Verify(b.Ctx), "the next holder has lost its lock")
+	b.Unlock(next)
+	requireFree(b, third)
+}
+
+// requireFree requires that the plain lock "a" is free, and that its node does not stay until
+// the former holder's session ends.
+func requireFree(b *locktest.Bench, p *lockpool.Pool) {
+	b.Helper()
+	b.Unlock(b.Lock(p, "a", lockpool.Plain(), lockpool.WaitAtMost(2*time.Second)))
 }
 
 // The documentation of Revoked names ZooKeeper's way: __REVOKE__ is written into
@@ -122,27 +120,15 @@ func TestPlainLockCanBeRevokedByHand(t *testing.T) {
 	holder := watchedPlainLock(b, p, "a")
 	_, err := b.Admin.Set(b.Chroot+"/a", []byte("__REVOKE__"), -1)
 	require.NoError(t, err)
-	var how string
-	select {
-	case <-holder.Revoked():
-		how = "revoked"
-	case <-holder.Lost():
-		how = "lost"
-	}
-	unlock := holder.Unlock(b.Ctx)
-	l, blocked := third.Lock(locktest.Timeout(t, 2*time.Second), "a", lockpool.Plain())
-	if blocked == nil {
-		b.Unlock(l)
-	}
-	require.NoError(t, blocked, "the node stays behind until the holder's session ends (%s, unlock: %v)", how, unlock)
-	require.Equal(t, "revoked", how)
+	b.AwaitRevocation(holder)
+	b.Unlock(holder) // which has not lost the lock
+	requireFree(b, third)
 }
 
 // The reply to the delete of Break is lost. It must not be repeated unseen.
 func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others, operator := b.Pool(), b.Pool(), b.Pool()
 	watchedPlainLock(b, p, "a")
 	q, err := operator.Queue(b.Ctx, "a")
@@ -164,8 +150,7 @@ func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 // to another holder, which took the lock when the first one's node was removed.
 func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
 	b.Unlock(b.Lock(b.Pool(), "x/other"))
 	cfg := b.Config()
@@ -199,8 +184,7 @@ func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 // A waiter must not fail because the plain lock changes hands while it looks.
 func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	b.Unlock(b.Lock(p, "x/other"))
 	path := b.Chroot + "/x/a"
@@ -220,8 +204,7 @@ func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 // the check that follows once. See rules 12 and 13 of DESIGN.md.
 func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
 	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
@@ -236,11 +219,6 @@ func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 		Do:    zktest.FailWith(-127),
 		Times: 3, // of which some are proofs for the lease
 	})
-	err := l.Unlock(b.Ctx)
-	next, blocked := others.Lock(locktest.Timeout(t, 4*time.Second), "a", lockpool.Plain())
-	if blocked == nil {
-		b.Unlock(next)
-	}
-	require.NoError(t, blocked, "the node stays while its session holds another lock (unlock: %v)", err)
-	require.NoError(t, err)
+	b.Unlock(l)
+	requireFree(b, others) // although the session holds another lock
 }

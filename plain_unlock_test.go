@@ -83,8 +83,7 @@ func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
 // same process wait for its reply as well.
 func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
@@ -110,8 +109,7 @@ func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 // first.
 func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others, operator := b.Pool(), b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
@@ -140,8 +138,7 @@ func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 // still recognize it.
 func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool(lockpool.WithMaxSessions(1))
 	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
@@ -174,14 +171,11 @@ func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 // read.
 func TestUnlockOfAWatchedPlainLockReadsNothing(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	l := watchedPlainLock(b, b.Pool(), "a")
 	time.Sleep(60 * time.Millisecond) // the work
-	before := len(own.Trace())
-	b.Unlock(l)
-	for _, e := range own.Trace()[before:] {
-		require.False(t, e.Kind == zktest.Requested && e.Op == zktest.OpGetData && e.Paths[0] == b.Chroot+"/a", "%v", e)
+	for _, r := range locktest.Requests(own, func() { b.Unlock(l) }) {
+		require.False(t, r.Op == zktest.OpGetData && r.Paths[0] == b.Chroot+"/a", "%v", r)
 	}
 }
 
@@ -206,8 +200,7 @@ func watchForCreate(b *locktest.Bench, own *zktest.Server, from int) {
 // error says so, and not that a delete was refused.
 func TestPlainUnlockThatCannotReadItsNodeSaysSo(t *testing.T) {
 	t.Parallel()
-	server := zktest.Start(t)
-	b := locktest.NewOn(t, server)
+	b, server := locktest.NewEmbedded(t)
 	l := b.Lock(b.Pool(), "a", lockpool.Plain())
 	server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.Chroot + "/a"}, Times: 1, Do: zktest.DropBeforeApply()})
 	_, err := b.Admin.SetACL(b.Chroot+"/a", zk.DigestACL(zk.PermAll, "another", "secret"), -1)

@@ -23,21 +23,18 @@ func TestOpenErrorsNameTheCause(t *testing.T) {
 	_, err := lockpool.Open("zoo", "localhost")
 	require.ErrorContains(t, err, `"zoo"`)
 	require.ErrorContains(t, err, "import")
+	require.Equal(t, []string{"memory", "zookeeper"}, driver.Drivers())
+	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
 	_, err = lockpool.Open("zookeeper", "localhost?sesion_timeout=1s")
 	require.ErrorContains(t, err, `"sesion_timeout"`)
 	_, err = lockpool.Open("zookeeper", "localhost", lockpool.WithMaxSessions(0))
 	require.ErrorContains(t, err, "WithMaxSessions(0)")
 	_, err = lockpool.Open("zookeeper", "localhost", lockpool.WithMaxHandles(-1))
 	require.ErrorContains(t, err, "WithMaxHandles(-1)")
+	_, err = lockpool.Open("zookeeper", "localhost", lockpool.WithDeadlockCheck(-1))
+	require.ErrorContains(t, err, "WithDeadlockCheck(-1ns): negative")
 	_, err = lockpool.Open("zookeeper", "localhost", nil)
 	require.Error(t, err)
 	_, err = lockpool.OpenConnector(nil)
 	require.Error(t, err)
-}
-
-func TestDriversAreListed(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, []string{"memory", "zookeeper"}, driver.Drivers())
-	_, err := lockpool.Open("zoo", "localhost")
-	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
 }

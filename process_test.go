@@ -86,9 +86,6 @@ func holderProcess() int {
 	}
 	fmt.Println("held")
 	_, _ = io.ReadAll(os.Stdin)
-	if err := pool.Close(); err != nil {
-		panic(err)
-	}
 	return 0
 }
 
@@ -121,20 +118,6 @@ func TestKilledProcessKeepsItsLockForTheSessionTimeout(t *testing.T) {
 		require.Greater(t, time.Since(killed), time.Second)
 		b.Unlock(l)
 	}
-}
-
-func TestProcessThatClosesItsPoolUnlocksAtOnce(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	holder := start(t, "holder", b.Addr, b.Chroot)
-	require.Equal(t, "held", holder.line(t))
-	w := b.Enqueue(b.Pool(), "a", 2)
-	asked := time.Now()
-	require.NoError(t, holder.stdin.Close())
-	l := w.Granted()
-	require.Less(t, time.Since(asked), time.Second)
-	require.NoError(t, holder.cmd.Wait())
-	b.Unlock(l)
 }
 
 // leaverProcess holds a lock until a SIGTERM, and then gives the work under it some

@@ -53,8 +53,7 @@ func TestUnlockBesideAnotherUnlockOfTheHandle(t *testing.T) {
 // Unlock returns nil only for a lock that was held until then.
 func TestUnlockReportsAnExpiredSession(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	unlock := map[string]func() error{
 		"Unlock": func() error { return b.Lock(p, "a").Unlock(b.Ctx) },

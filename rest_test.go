@@ -19,7 +19,6 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/plays"
-	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // A short rest is only a pause between two turns: the lock is passed on in memory.
@@ -202,20 +201,6 @@ func TestWaitForARestIsNoSelfDeadlock(t *testing.T) {
 			return <-done
 		}))
 		require.Empty(t, logged.String())
-	})
-}
-
-// Without HoldAtLeast, the removal of a node by hand is found out by Unlock.
-func TestHoldAtLeastAfterItsTimeAsksTheService(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		s := b.Server.(*zktest.Server)
-		l := b.Lock(p, "a", lockpool.HoldAtLeast(10*time.Millisecond))
-		time.Sleep(10 * time.Millisecond)
-		require.NoError(t, s.Delete(b.Chroot+"/a/"+b.Children("a")[0]))
-		require.True(t, errors.Is(l.Unlock(b.Ctx), lockpool.ErrLockLost))
-		require.Zero(t, p.Stats().Resting)
 	})
 }
 

@@ -18,9 +18,6 @@ func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	require.NoError(t, others.Revoke(b.Ctx, "free"))
-	require.ErrorIs(t, others.Revoke(b.Ctx, "/a"), lockpool.ErrInvalidName)
-	require.ErrorContains(t, others.Revoke(b.Ctx, "a", "config"), "use one that Queue returns")
 	l := b.Lock(p, "a")
 	node := b.Children("a")[0]
 	require.NoError(t, others.Revoke(b.Ctx, "a", node[:39]+"lock-0000009999"), "a contender that is gone")
@@ -41,8 +38,7 @@ func TestRevokeNeedsARightAndAContender(t *testing.T) {
 // does not carry it.
 func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
@@ -57,19 +53,14 @@ func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	})
 	b.Unlock(l)
 	require.NoError(t, <-asked, "Revoke reports success")
-	select {
-	case <-r.Revoked():
-	case <-time.After(2 * time.Second):
-		require.Fail(t, "the holder never learns of the revocation")
-	}
+	b.AwaitRevocation(r)
 }
 
 // A revocation is in flight when the holder downgrades. Revoke must not take the
 // change of nodes for the end of the hold.
 func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
@@ -85,9 +76,5 @@ func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	b.Unlock(l)
 	held.Release()
 	require.NoError(t, <-asked, "Revoke reports success")
-	select {
-	case <-r.Revoked():
-	case <-time.After(2 * time.Second):
-		require.Fail(t, "the holder never learns of the revocation")
-	}
+	b.AwaitRevocation(r)
 }

@@ -20,8 +20,7 @@ import (
 // counts as soon as it has returned.
 func TestLimitSetBeforeTheLeaseIsCreatedCounts(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	require.NoError(t, own.Create(b.Chroot, nil))
 	require.NoError(t, own.Create(b.Chroot+"/s", nil))
@@ -58,8 +57,7 @@ func TestForeignLeasesStateNoLimit(t *testing.T) {
 // reply. The old limit must not grant the permit.
 func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	over := 0
 	const turns = 40
 	for i := range turns {

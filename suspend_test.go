@@ -216,13 +216,12 @@ func TestNoReleaseIsNilAfterAStop(t *testing.T) {
 	} {
 		for _, reported := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, ", reported ", reported), func(t *testing.T) {
-				locktest.Bubble(t, func(t *testing.T) {
-					b := locktest.New(t)
+				locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 					m := b.Machine()
 					p := b.Pool()
 					err := release(b, p, func() {
 						time.Sleep(50 * time.Millisecond) // the node is watched
-						b.Server.(*zktest.Server).Partition(zktest.Selector{}, zktest.Both)
+						server.Partition(zktest.Selector{}, zktest.Both)
 						if reported {
 							m.Suspend(b.Config().SessionTimeout)
 						} else {
@@ -231,7 +230,7 @@ func TestNoReleaseIsNilAfterAStop(t *testing.T) {
 					})
 					require.ErrorIs(t, err, lockpool.ErrLockLost)
 					require.Regexp(t, "the machine was suspended for 5s|the wall clock has jumped", err.Error())
-					b.Server.(*zktest.Server).Heal()
+					server.Heal()
 					b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the session has expired")
 				})
 			})

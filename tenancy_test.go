@@ -27,17 +27,23 @@ func waitLocally(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOptio
 	return w
 }
 
+// expire ends the session of a node of the bench.
+func expire(b *locktest.Bench, path string) {
+	b.Helper()
+	server := b.Server.(*zktest.Server)
+	require.NoError(b, server.ExpireSession(server.State().Nodes[b.Chroot+path].Stat.EphemeralOwner))
+}
+
 // LocalTurns of testing/behavior tests the order of turns, and their bounds.
 func TestLocalTurnsSendNothing(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		holder := b.Lock(p, "a")
 		b.Token(holder)
 		waiters := []*locktest.Waiter{waitLocally(b, p), waitLocally(b, p), waitLocally(b, p)}
 		require.Len(t, b.Children("a"), 1, "one node for all")
 		require.Equal(t, 1, p.Stats().InUse, "waiters in memory take no slot")
-		requests := b.Server.(*zktest.Server).Inject(zktest.Rule{
+		requests := server.Inject(zktest.Rule{
 			Match: zktest.Match{Prefix: b.Chroot + "/"}, Times: zktest.Always, Do: zktest.Pass()})
 		for _, w := range waiters {
 			b.Unlock(holder)
@@ -74,15 +80,14 @@ func TestLocalReadersJoinADowngradedLock(t *testing.T) {
 
 // While the node of a writer is replaced by a reader's, no writer gets a turn with it.
 func TestNoLocalTurnBesideADowngrade(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		h := b.Handle(p)
 		write := b.Lock(h, "a")
 		b.Token(write)
 		read := b.Lock(h, "a", lockpool.Shared())
 		w := waitLocally(b, p)
-		replace := b.Server.(*zktest.Server).Inject(zktest.Rule{
+		replace := server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
 		downgraded, released := make(chan error), make(chan error)
 		go func() { downgraded <- write.Unlock(b.Ctx) }()
@@ -99,31 +104,6 @@ func TestNoLocalTurnBesideADowngrade(t *testing.T) {
 		b.Unlock(l)
 		b.Unlock(reader.Granted())
 		require.NoError(t, h.Close(b.Ctx))
-	})
-}
-
-// The node is watched from the moment the lock is passed on. All turns are short, and all
-// happens within the 20 ms for which the node of a lock that is not passed on is not
-// watched.
-func TestRemovedNodeInTheMiddleOfATenancy(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		first := b.Lock(p, "a")
-		began := time.Now()
-		var waiters []*locktest.Waiter
-		for range 3 {
-			waiters = append(waiters, b.StartLock(p, "a"))
-			synctest.Wait()
-		}
-		b.Unlock(first)
-		l := waiters[0].Granted()
-		require.NoError(t, p.Break(b.Ctx, "a", b.Children("a")[0]))
-		b.AwaitLoss(l)
-		b.Unlock(waiters[1].Granted()) // even though the holder has not unlocked
-		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-		b.Unlock(waiters[2].Granted())
-		require.Less(t, time.Since(began), 20*time.Millisecond)
 	})
 }
 
@@ -148,31 +128,15 @@ func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
 	})
 }
 
-func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool(lockpool.WithOwner("billing"))
-		holder := b.Lock(p, "a")
-		ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
-		defer cancel()
-		_, err := p.Lock(ctx, "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "waiting behind "+b.Children("a")[0])
-		require.ErrorContains(t, err, "(owner: billing, process ")
-		b.Unlock(holder)
-	})
-}
-
 // The delegate waits for a session here, and not for a handle.
 func TestErrorOfALocalWaiterWhoseDelegateHasNoSessionYet(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		var handles []*lockpool.Handle
 		for range 32 { // on one session
 			handles = append(handles, b.Handle(p))
 		}
-		b.Server.(*zktest.Server).Inject(zktest.Rule{
+		server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DelayReply(time.Second)})
 		first := b.StartLock(p, "a")
 		synctest.Wait()
@@ -307,8 +271,7 @@ func TestPlaceInTheQueueIsLost(t *testing.T) {
 	for name, lose := range map[string]func(b *locktest.Bench, node string){
 		"removed": func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+node, -1)) },
 		"session": func(b *locktest.Bench, node string) {
-			server := b.Server.(*zktest.Server)
-			require.NoError(b, server.ExpireSession(server.State().Nodes[b.Chroot+"/a/"+node].Stat.EphemeralOwner))
+			expire(b, "/a/"+node)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -361,14 +324,12 @@ func TestNobodyWithAHandleWaitsForOneWithout(t *testing.T) {
 // A handle whose session is over waits for a place on another one. Those that have one do
 // not wait behind it.
 func TestNobodyWithAHandleWaitsForOneThatLostItsSession(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool(lockpool.WithMaxHandles(1))
 		h := b.Handle(p)
 		opened := make(chan *lockpool.Handle)
 		go func() { opened <- b.Handle(p) }() // waits for the handle
 		time.Sleep(time.Second)
-		server := b.Server.(*zktest.Server)
 		for _, s := range server.State().Sessions {
 			if s.ID != b.Admin.SessionID() {
 				require.NoError(t, server.ExpireSession(s.ID))
@@ -417,19 +378,13 @@ func TestHolderDoesNotWaitForAHandle(t *testing.T) {
 
 // Only for a handle that others have does a call not wait.
 func TestFirstWaiterTakesAHandleThatIsFree(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		lost := b.Lock(p, "a")
 		w := waitLocally(b, p)
-		server := b.Server.(*zktest.Server)
 		server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond)})
-		for _, s := range server.State().Sessions {
-			if len(s.Ephemerals) > 0 {
-				require.NoError(t, server.ExpireSession(s.ID))
-			}
-		}
+		expire(b, "/a/"+b.Children("a")[0])
 		b.AwaitLoss(lost)
 		require.ErrorIs(t, lost.Unlock(b.Ctx), lockpool.ErrLockLost)
 		l := w.Granted()
@@ -441,11 +396,10 @@ func TestFirstWaiterTakesAHandleThatIsFree(t *testing.T) {
 // A try passes nobody who waits in memory, or who has just become the one to queue at the
 // service.
 func TestTryPassesNoLocalWaiter(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		reader := b.Lock(p, "a", lockpool.Shared())
-		create := b.Server.(*zktest.Server).Inject(zktest.Rule{
+		create := server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldApply()})
 		writer := b.StartLock(p, "a")
 		require.NoError(t, create.Wait(b.Ctx))
@@ -475,13 +429,8 @@ func TestOrderAfterALostSession(t *testing.T) {
 		for range 6 {
 			waiters = append(waiters, waitLocally(b, p))
 		}
-		server := b.Server.(*zktest.Server)
 		for range 3 {
-			for _, s := range server.State().Sessions {
-				if len(s.Ephemerals) > 0 {
-					require.NoError(t, server.ExpireSession(s.ID))
-				}
-			}
+			expire(b, "/a/"+b.Children("a")[0])
 			for _, l := range readers {
 				b.AwaitLoss(l)
 			}
@@ -505,8 +454,7 @@ func TestNothingIsGrantedWithoutTokens(t *testing.T) {
 		b := locktest.New(t)
 		connector, err := zookeeper.NewConnector(b.Config())
 		require.NoError(t, err)
-		p, err := lockpool.OpenConnector(tokenless{connector})
-		require.NoError(t, err)
+		p := locktest.Open(t, tokenless{connector})
 		for _, lock := range []func() error{
 			func() error { _, err := p.Lock(b.Ctx, "a"); return err },
 			func() error { _, err := p.Lock(b.Ctx, "a", lockpool.Shared()); return err },
@@ -517,7 +465,6 @@ func TestNothingIsGrantedWithoutTokens(t *testing.T) {
 		}
 		require.Empty(t, b.Contenders("/"))
 		require.Zero(t, p.Stats().Held)
-		require.NoError(t, p.Close())
 	})
 }
 

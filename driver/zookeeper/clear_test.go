@@ -28,10 +28,8 @@ func TestClearingWhenTheServersClockIsWrong(t *testing.T) {
 	const year, keep = 365 * 24 * time.Hour, time.Hour
 	for _, off := range []time.Duration{year, -year, 2 * keep, -2 * keep} {
 		t.Run(fmt.Sprint(off), func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 				b.Ctx = context.Background()
-				server := b.Server.(*zktest.Server)
 				p := b.Pool()
 				runs := 0
 				begun := map[string]time.Time{}
@@ -73,8 +71,7 @@ func TestManyRecordsOfAName(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	const most, keep = 5_000, 200 * time.Millisecond
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	b.Ctx = t.Context() // it takes long beside other tests
 	cfg := b.Config()
 	cfg.MaxPacket = 16 << 10 // a directory with all of them takes 20 times that
@@ -100,9 +97,9 @@ func TestManyRecordsOfAName(t *testing.T) {
 	time.Sleep(2 * keep)
 	calls := 0
 	for left := most; left > 0; calls++ {
-		require.Less(t, allRequestsFor(own, func() {
+		require.Less(t, len(locktest.Requests(own, func() {
 			require.NoError(t, p.Once(b.Ctx, "others", fmt.Sprint("run", calls), done, lockpool.KeepDone(keep)))
-		}), 3_000, "of one run")
+		})), 3_000, "of one run")
 		left = 0
 		for path := range own.State().Nodes {
 			if strings.Contains(path, "/jobs~") {

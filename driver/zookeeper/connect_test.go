@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -158,23 +157,18 @@ func TestResetBeforeTheCredentialsNeverBlocks(t *testing.T) {
 // no session open.
 func TestRefusedCredentialsAreAnError(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
-	proxy := zktest.StartProxy(t, b.Addr)
+	b, proxy := locktest.NewBehindProxy(t)
 	f := proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
 	})
 	cfg := b.Config()
-	cfg.Servers = []string{proxy.Addr()}
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
-	connector, err := zookeeper.NewConnector(cfg)
-	require.NoError(t, err)
-	_, err = connector.Connect(b.Ctx)
+	_, err := connector(t, cfg).Connect(b.Ctx)
 	require.ErrorIs(t, err, driver.ErrPermanent)
 	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
 	require.NotContains(t, err.Error(), "s3cret")
 	b.Until(func() bool { return f.Fired() > 0 }, "the refusal is counted")
 	require.Equal(t, 1, f.Fired())
-	require.NoError(t, connector.Close())
 }
 
 func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time, so not parallel
@@ -216,12 +210,10 @@ func TestSlowServerOpensASession(t *testing.T) {
 				b := locktest.NewOn(t, own)
 				proxy := b.Proxy()
 				proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
-				cfg := b.Config()
-				cfg.SessionTimeout = 4 * time.Second
-				p := b.PoolWith(cfg)
+				p := b.PoolWithTimeout(4 * time.Second)
 				b.Unlock(b.Lock(p, "a"))
 				awaitSessions(b, own, 2)
-				impatient := b.PoolWith(cfg)
+				impatient := b.PoolWithTimeout(4 * time.Second)
 				_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.NoError(t, impatient.Close())
@@ -247,9 +239,7 @@ func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 		_, _ = io.ReadFull(conn, packet)
 		asked <- int32(binary.BigEndian.Uint32(packet[8:]))
 	})
-	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
-	require.NoError(t, err)
-	_, err = connector.Connect(locktest.Timeout(t, 100*time.Millisecond))
+	_, err := connector(t, zookeeper.Config{Servers: []string{addr}}).Connect(locktest.Timeout(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	select {
 	case op := <-asked:
@@ -257,7 +247,6 @@ func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 	case <-time.After(locktest.Patience):
 		t.Error("no request to close the session")
 	}
-	require.NoError(t, connector.Close())
 }
 
 // A reconnection may take longer than an eighth of the timeout, which a server is
@@ -306,17 +295,11 @@ func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 
 func TestShortSessionTimeoutStillConnects(t *testing.T) {
 	t.Parallel()
-	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
-	b := locktest.NewOn(t, own)
-	proxy := zktest.StartProxy(t, b.Addr)
-	proxy.Inject(zktest.Rule{
+	b := locktest.NewOn(t, locktest.StartServer(t, zktest.TickTime(2*time.Second)))
+	b.Proxy().Inject(zktest.Rule{
 		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
 	})
-	cfg := b.Config()
-	cfg.Servers = []string{proxy.Addr()}
-	cfg.SessionTimeout = 20 * time.Millisecond
-	p := b.PoolWith(cfg)
-	b.Unlock(b.Lock(p, "a"))
+	b.Unlock(b.Lock(b.PoolWithTimeout(20*time.Millisecond), "a"))
 }
 
 func TestUselessSessionTimeoutIsAnError(t *testing.T) {
@@ -329,13 +312,10 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 				_, _ = io.Copy(io.Discard, conn)
 			}
 		})
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
-		require.NoError(t, err)
-		_, err = connector.Connect(locktest.Context(t))
+		_, err := connector(t, zookeeper.Config{Servers: []string{addr}}).Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, addr+" grants a session timeout of "+(time.Duration(timeout)*time.Millisecond).String())
 		require.ErrorContains(t, err, "tickTime")
-		require.NoError(t, connector.Close())
 	}
 }
 
@@ -360,39 +340,28 @@ func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not 
 		{says("\x00\x00\x00\x00\x00\x00"), "is not a ZooKeeper server"},
 		{says(string(hello(4000, 1)[:20]) + "\x7f\x00\x00\x00" + string(make([]byte, 17))), "is not a ZooKeeper server"},
 	} {
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{c.addr}})
-		require.NoError(t, err)
-		before := allocated()
+		before := zookeeper.Allocated()
 		start := time.Now()
-		_, err = connector.Connect(locktest.Context(t))
+		_, err := connector(t, zookeeper.Config{Servers: []string{c.addr}}).Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, c.complaint)
 		require.ErrorContains(t, err, c.addr)
 		require.Less(t, time.Since(start), 5*time.Second)
-		require.NoError(t, connector.Close())
-		require.Less(t, allocated()-before, uint64(8<<20), "bytes, for %s", c.complaint)
+		require.Less(t, zookeeper.Allocated()-before, uint64(8<<20), "bytes, for %s", c.complaint)
 	}
-}
-
-func allocated() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.TotalAlloc
 }
 
 // The reset may hit the client's write or its read.
 func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
 	t.Parallel()
 	addr, _ := listen(t, func(_ int, conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
-	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
-	require.NoError(t, err)
+	c := connector(t, zookeeper.Config{Servers: []string{addr}})
 	for range 100 {
-		_, err = connector.Connect(locktest.Context(t))
+		_, err := c.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrUnavailable)
 		require.NotErrorIs(t, err, driver.ErrPermanent)
 		require.NotContains(t, err.Error(), "PANIC")
 	}
-	require.NoError(t, connector.Close())
 }
 
 // A silent server does not look like the end of the caller's context.
@@ -556,17 +525,14 @@ func TestCloseDuringAConnectIsReportedAsSuch(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		dialed := make(chan struct{}, 1)
-		connector, err := zookeeper.NewConnector(zookeeper.Config{
+		p := locktest.Open(t, connector(t, zookeeper.Config{
 			Servers: []string{"localhost"},
 			Dial: func(ctx context.Context, _ string) (net.Conn, error) {
 				dialed <- struct{}{}
 				<-ctx.Done()
 				return nil, ctx.Err()
 			},
-		})
-		require.NoError(t, err)
-		p, err := lockpool.OpenConnector(connector)
-		require.NoError(t, err)
+		}))
 		ping, lock := make(chan error, 1), make(chan error, 1)
 		go func() { ping <- p.Ping(t.Context()) }()
 		go func() {
@@ -617,15 +583,11 @@ func TestFullServerIsATemporaryError(t *testing.T) {
 
 func TestDialerThatReturnsNoConnectionIsAnError(t *testing.T) {
 	t.Parallel()
-	connector, err := zookeeper.NewConnector(zookeeper.Config{
+	pool := locktest.Open(t, connector(t, zookeeper.Config{
 		Servers: []string{"zk1"},
 		Dial:    func(context.Context, string) (net.Conn, error) { return nil, nil },
-	})
-	require.NoError(t, err)
-	pool, err := lockpool.OpenConnector(connector)
-	require.NoError(t, err)
-	err = pool.Ping(locktest.Timeout(t, 200*time.Millisecond))
+	}))
+	err := pool.Ping(locktest.Timeout(t, 200*time.Millisecond))
 	require.ErrorIs(t, err, lockpool.ErrUnavailable)
 	require.ErrorContains(t, err, "zk1:2181: Config.Dial returned neither a connection nor an error")
-	require.NoError(t, pool.Close())
 }

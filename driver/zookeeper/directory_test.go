@@ -22,32 +22,29 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// creators are the calls that create the directory of a name.
-var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
-	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
-		l, err := p.Lock(ctx, "x/s")
-		if err != nil {
-			return err
-		}
-		return l.Unlock(b.Ctx)
+// creator is a call that creates the directory of a name.
+type creator func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error)
+
+var creators = map[string]creator{
+	"lock": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) { return p.Lock(ctx, "x/s") },
+	"plain": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) {
+		return p.Lock(ctx, "x/s/a", lockpool.Plain())
 	},
-	"plain": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
-		l, err := p.Lock(ctx, "x/s/a", lockpool.Plain())
-		if err != nil {
-			return err
-		}
-		return l.Unlock(b.Ctx)
+	"semaphore": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) {
+		return p.Semaphore("x/s", 2).Acquire(ctx, 2)
 	},
-	"semaphore": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
-		permits, err := p.Semaphore("x/s", 2).Acquire(ctx, 2)
-		if err != nil {
-			return err
-		}
-		return permits.Unlock(b.Ctx)
+	"limit": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) {
+		return nil, p.Semaphore("x/s", 0).SetLimit(ctx, 2)
 	},
-	"limit": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
-		return p.Semaphore("x/s", 0).SetLimit(ctx, 2)
-	},
+}
+
+// use makes the call, and unlocks the lock, if any.
+func (c creator) use(ctx context.Context, b *locktest.Bench, p *lockpool.Pool) error {
+	l, err := c(ctx, p)
+	if l == nil {
+		return err
+	}
+	return l.Unlock(b.Ctx)
 }
 
 // creating matches requests that create a node, on its own or in a transaction.
@@ -57,11 +54,9 @@ var creating = append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)
 // does so in a transaction. The caller tries again until its context ends.
 func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	locktest.Once(t)
-	for name, use := range creators {
+	for name, create := range creators {
 		t.Run(name, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				own := zktest.StartBubble(t)
-				b := locktest.NewOn(t, own)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
 				p := b.Pool()
 				dir := b.Chroot + "/x/s"
 				var turns atomic.Int32
@@ -81,13 +76,13 @@ func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 						}
 					}),
 				})
-				err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
+				err := create.use(locktest.Timeout(t, 300*time.Millisecond), b, p)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.Greater(t, turns.Load(), int32(10))
 				require.Less(t, turns.Load(), int32(200), "attempts without pauses")
 
 				got := make(chan error, 1)
-				go func() { got <- use(b, b.Ctx, p) }()
+				go func() { got <- create.use(b.Ctx, b, p) }()
 				begun := turns.Load()
 				b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
 				script.Remove()
@@ -111,12 +106,11 @@ func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 // it creates its node. The server never removes a container that never had a child.
 func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 	t.Parallel()
-	for name, use := range creators {
+	for name, create := range creators {
 		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
-				own := zktest.Start(t)
-				b := locktest.NewOn(t, own)
+				b, own := locktest.NewEmbedded(t)
 				p := b.Pool()
 				require.NoError(t, p.Ping(b.Ctx))
 				require.NoError(t, own.Create(b.Chroot, nil))
@@ -149,7 +143,7 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 				}
 				hit := own.Inject(rule)
 				used := make(chan error, 1)
-				go func() { used <- use(b, ctx, p) }()
+				go func() { used <- create.use(ctx, b, p) }()
 				require.NoError(t, hit.Wait(b.Ctx))
 				if what != "refused" {
 					cancel()
@@ -172,8 +166,7 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 
 func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: creating},
 		Skip:  1, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
@@ -213,17 +206,10 @@ func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	}, "the queue and its parents are removed")
 }
 
-// requestsFor returns how many requests arrive at the server while do runs, other than
-// pings, proofs of the lease, and the watch on a node that has been held for 20 ms.
-func requestsFor(own *zktest.Server, do func()) (n int) {
-	before := len(own.Trace())
-	do()
-	for _, r := range own.Trace()[before:] {
-		if r.Kind == zktest.Requested && r.Op != zktest.OpGetData && slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
-			n++
-		}
-	}
-	return n
+// requestsFor returns how many requests arrive at the server while do runs, without the
+// watch on a node that has been held for 20 ms.
+func requestsFor(own *zktest.Server, do func()) int {
+	return len(slices.DeleteFunc(locktest.Requests(own, do), func(r zktest.Request) bool { return r.Op == zktest.OpGetData }))
 }
 
 // A name that was never locked costs three requests, and one more for each further
@@ -234,8 +220,7 @@ func TestNewNameCostsThreeRequests(t *testing.T) {
 	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
-			own := zktest.Start(t)
-			b := locktest.NewOn(t, own)
+			b, own := locktest.NewEmbedded(t)
 			cfg := b.Config()
 			cfg.Layout = layout
 			p, other := b.PoolWith(cfg), b.PoolWith(cfg)
@@ -274,8 +259,7 @@ func TestNewNameCostsThreeRequests(t *testing.T) {
 // would create both is on its way.
 func TestQueueThatAppearsIsNotNew(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	b.Unlock(b.Lock(p, "chroot"))
 	own.Inject(zktest.Rule{
@@ -295,8 +279,7 @@ func TestQueueThatAppearsIsNotNew(t *testing.T) {
 // A server before 3.5 knows no containers, in a transaction or on their own.
 func TestServerWithoutContainers(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot, Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.FailWith(zktest.ErrBadArguments),
@@ -314,9 +297,8 @@ func TestServerWithoutContainers(t *testing.T) {
 // The directories of the waits for plain locks go like the directories of queues.
 func TestDirectoriesOfWaitsGo(t *testing.T) {
 	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
-	s := connect(t, b, zookeeper.LayoutCurator)
+	b, own := locktest.NewEmbedded(t)
+	s := sessionOf(b, zookeeper.LayoutCurator)
 	joined, err := s.Join(b.Ctx, driver.Waits+"/orders/7", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
 	require.NoError(t, s.Leave(b.Ctx, driver.Waits+"/orders/7", joined.Node))
@@ -327,7 +309,6 @@ func TestDirectoriesOfWaitsGo(t *testing.T) {
 	exists, _, err := b.Admin.Exists(b.Chroot + "/" + driver.Waits)
 	require.NoError(t, err)
 	require.False(t, exists)
-	require.NoError(t, s.Close(b.Ctx))
 }
 
 // A listing over the limit is an error that names the limit. The connection stays, and other

@@ -12,3 +12,6 @@ type Session = session
 
 // ID returns the session's ID.
 func (s *session) ID() int64 { return s.id() }
+
+// Allocated returns how many bytes the program has allocated.
+var Allocated = allocated

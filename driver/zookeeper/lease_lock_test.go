@@ -41,8 +41,7 @@ func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		const granted = 2 * time.Second
 		for _, asked := range []time.Duration{granted, 10 * granted} {
-			s := zktest.StartBubble(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
-			b := locktest.NewOn(t, s)
+			b, s := locktest.NewEmbedded(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
 			p := b.PoolWithTimeout(asked)
 			clock := locktest.StartClock()
 			l := b.Lock(p, "a")
@@ -58,9 +57,7 @@ func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) {
 // With enableEagerACLCheck a server refuses a request by itself, which proves
 // nothing about its leader.
 func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		s := zktest.StartBubble(t)
-		b := locktest.NewOn(t, s)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 		cfg := b.Config()
 		cfg.SessionTimeout = 2 * time.Second
 		p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
@@ -85,9 +82,7 @@ func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
 
 // A session leaves a silent server early enough to reach another.
 func TestSilentServerIsLeftForAnother(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		s := zktest.StartBubble(t, zktest.Members(3))
-		b := locktest.NewOn(t, s)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 		cfg := b.Config()
 		cfg.Servers, cfg.SessionTimeout = s.Members(), 6*time.Second
 		p := b.PoolWith(cfg)
@@ -117,7 +112,7 @@ func TestSilentServerIsLeftForAnother(t *testing.T) {
 			proofs.Remove()
 		}
 		b.Unlock(l)
-	})
+	}, zktest.Members(3))
 }
 
 // Holders who were told that the lease has ended have the twentieth of the session timeout
@@ -128,9 +123,8 @@ func TestLostSessionIsClosedWhenServersMightHaveExpiredIt(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		const timeout, margin, soon = 10 * time.Second, 500 * time.Millisecond, 200 * time.Millisecond
 		s := zktest.StartBubble(t)
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: s.Members(), Dial: s.Dial, SessionTimeout: timeout})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
+		c := connector(t, zookeeper.Config{Servers: s.Members(), Dial: s.Dial, SessionTimeout: timeout})
+		session, err := c.Connect(t.Context())
 		require.NoError(t, err)
 		joined, err := session.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
 		require.NoError(t, err)

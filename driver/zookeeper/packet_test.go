@@ -119,14 +119,14 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 			return a
 		}
 	}
-	exists := func(path string) (*request, func() answer) {
-		return existsRequest(path), func() answer {
-			found, stat, err := client.Exists(path)
-			if err == nil && !found {
-				err = zk.ErrNoNode
-			}
-			return of(stat, err)
+	existing := func(found bool, stat *zk.Stat, err error) answer {
+		if err == nil && !found {
+			err = zk.ErrNoNode
 		}
+		return of(stat, err)
+	}
+	exists := func(path string) (*request, func() answer) {
+		return existsRequest(path), func() answer { return existing(client.Exists(path)) }
 	}
 	set := func(path string, data []byte, version int32) (*request, func() answer) {
 		return setRequest(path, data, version), func() answer {
@@ -134,13 +134,13 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 			return of(stat, err)
 		}
 	}
+	listed := func(children []string, stat *zk.Stat, err error) answer {
+		a := of(stat, err)
+		a.children = children
+		return a
+	}
 	children := func(path string) (*request, func() answer) {
-		return childrenRequest(path, minAnswer), func() answer {
-			children, stat, err := client.Children(path)
-			a := of(stat, err)
-			a.children = children
-			return a
-		}
+		return childrenRequest(path, minAnswer), func() answer { return listed(client.Children(path)) }
 	}
 	watched := func(q *request, ask func() answer) (*request, func() answer) {
 		q.watch()
@@ -149,18 +149,13 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	childrenAndWatch := func(path string) (*request, func() answer) {
 		return watched(childrenRequest(path, minAnswer), func() answer {
 			children, stat, _, err := client.ChildrenW(path)
-			a := of(stat, err)
-			a.children = children
-			return a
+			return listed(children, stat, err)
 		})
 	}
 	existsAndWatch := func(path string) (*request, func() answer) {
 		return watched(existsRequest(path), func() answer {
 			found, stat, _, err := client.ExistsW(path)
-			if err == nil && !found {
-				err = zk.ErrNoNode
-			}
-			return of(stat, err)
+			return existing(found, stat, err)
 		})
 	}
 	sync := func(path string) (*request, func() answer) {
@@ -171,11 +166,11 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	}
 	// check also deletes nodes that the client has created, so that the same request can
 	// succeed again.
-	check := func(q *request, ask func() answer, created ...string) {
+	check := func(q *request, ask func() answer) {
 		t.Helper()
 		want := ask()
 		require.Equal(t, recorded.request()[8:], q.packet[8:])
-		for _, path := range created {
+		for _, path := range want.paths {
 			require.NoError(t, client.Delete(path, -1))
 		}
 		_ = session.requests.do(q)
@@ -187,15 +182,11 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 		require.NoError(t, got.err)
 		require.Equal(t, want, got)
 	}
-	q, ask := create("/a", []byte("data"), 0, world)
-	check(q, ask, "/a")
-	q, ask = create("/e", nil, zk.FlagEphemeral, two)
-	check(q, ask, "/e")
-	q, ask = create("/c", nil, zk.FlagContainer, world)
-	check(q, ask, "/c")
+	check(create("/a", []byte("data"), 0, world))
+	check(create("/e", nil, zk.FlagEphemeral, two))
+	check(create("/c", nil, zk.FlagContainer, world))
 	check(create("/a", nil, 0, world))
-	q, ask = create("/a/b", []byte{}, 0, world)
-	check(q, ask, "/a/b")
+	check(create("/a/b", []byte{}, 0, world))
 	check(create("/missing/b", nil, zk.FlagEphemeral|zk.FlagSequence, world))
 	check(get("/a", false))
 	check(get("/a", true))
@@ -217,14 +208,13 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	check(remove("/missing", -1))
 	check(remove("/a", -1))
 	check(remove("/a/b", 3))
-	q, ask = multi(&zk.CreateRequest{Path: "/m", Data: []byte("m"), Acl: world, Flags: zk.FlagEphemeral},
-		&zk.CreateRequest{Path: "/n", Acl: two}, &zk.CheckVersionRequest{Path: "/a", Version: -1})
-	check(q, ask, "/m", "/n")
+	check(multi(&zk.CreateRequest{Path: "/m", Data: []byte("m"), Acl: world, Flags: zk.FlagEphemeral},
+		&zk.CreateRequest{Path: "/n", Acl: two}, &zk.CheckVersionRequest{Path: "/a", Version: -1}))
 	check(multi(&zk.CheckVersionRequest{Path: "/", Version: -1}))
 	check(multi(&zk.SetDataRequest{Path: "/a", Data: []byte("y"), Version: -1}, &zk.CheckVersionRequest{Path: "/a/b", Version: 0}))
 	check(multi(&zk.CreateRequest{Path: "/o", Acl: world}, &zk.DeleteRequest{Path: "/missing", Version: -1},
 		&zk.SetDataRequest{Path: "/a", Version: -1}))
-	q = setRequest("/a", []byte("z"), -1)
+	q := setRequest("/a", []byte("z"), -1)
 	require.NoError(t, session.requests.do(q))
 	data, stat, err := client.Get("/a")
 	require.NoError(t, err)
@@ -232,9 +222,8 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	require.Equal(t, *stat, q.stat)
 
 	for code := int32(-130); code < 0; code++ {
-		q, ask = get("/a", false)
 		fail := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Times: 2, Do: zktest.FailWith(zktest.Code(code))})
-		check(q, ask)
+		check(get("/a", false))
 		fail.Remove()
 	}
 }

@@ -16,13 +16,12 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// hidden is an ACL without the right to read.
-var hidden = zk.WorldACL(zk.PermAll &^ zk.PermRead)
+// hidden is an ACL without the right to read, except for the bench's administrator.
+var hidden = append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermAll&^zk.PermRead)...)
 
 // rescues is a meter provider that counts lockpool.lock.rescues.
 type rescues struct {
@@ -54,50 +53,33 @@ func (c rescueCounter) Add(_ context.Context, n int64, _ ...metric.AddOption) {
 	c.rescues.n.Add(n)
 }
 
-// openLogged opens a pool that logs to log, and closes it at the end of the test.
-func openLogged(t *testing.T, addr string, log *locktest.Log, opts ...lockpool.Option) *lockpool.Pool {
-	connector, err := zookeeper.NewConnector(zookeeper.Config{
-		Servers: strings.Split(addr, ","), SessionTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
-	})
-	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+// openLogged opens a pool that logs to log.
+func openLogged(b *locktest.Bench, log *locktest.Log, opts ...lockpool.Option) *lockpool.Pool {
+	cfg := b.Config()
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	return b.PoolWith(cfg, opts...)
 }
 
-// hiding is a server with two pools, and a client that hides nodes from them.
+// hiding is a bench with two pools, from which its administrator hides nodes.
 type hiding struct {
-	*testing.T
-	ctx                          context.Context
-	admin                        *zk.Conn
+	*locktest.Bench
 	holder, waiter               *lockpool.Pool
 	holderRescues, waiterRescues rescues
 	log                          locktest.Log
 }
 
-func newHiding(t *testing.T, addr string) *hiding {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
-	admin, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		admin.Close()
-		for range events {
-		}
-	})
-	h := &hiding{T: t, ctx: ctx, admin: admin}
-	h.holder = openLogged(t, addr, &h.log, lockpool.WithMeterProvider(&h.holderRescues))
-	h.waiter = openLogged(t, addr, &h.log, lockpool.WithMeterProvider(&h.waiterRescues))
+func newHiding(b *locktest.Bench) *hiding {
+	require.NoError(b, b.Admin.AddAuth("digest", []byte("admin:x")))
+	h := &hiding{Bench: b}
+	h.holder = openLogged(b, &h.log, lockpool.WithMeterProvider(&h.holderRescues))
+	h.waiter = openLogged(b, &h.log, lockpool.WithMeterProvider(&h.waiterRescues))
 	return h
 }
 
 // lockWatched takes a lock whose node its session watches.
 func (h *hiding) lockWatched(name string, opts ...lockpool.LockOption) *lockpool.Lock {
-	l, err := h.holder.Lock(h.ctx, name, opts...)
-	require.NoError(h, err)
-	_, err = l.Token(h.ctx)
-	require.NoError(h, err)
+	l := h.Lock(h.holder, name, opts...)
+	h.Token(l)
 	return l
 }
 
@@ -110,31 +92,20 @@ func (h *hiding) hold(name string, opts ...lockpool.LockOption) (*lockpool.Lock,
 // wait returns when the other pool waits for a lock. The channel has the error of its turn.
 func (h *hiding) wait(name string, opts ...lockpool.LockOption) <-chan error {
 	done := make(chan error, 1)
-	go func() { done <- h.waiter.Do(h.ctx, name, func(context.Context) error { return nil }, opts...) }()
-	h.until(func() bool { return h.waiter.Stats().Waiting == 1 })
+	go func() { done <- h.waiter.Do(h.Ctx, name, func(context.Context) error { return nil }, opts...) }()
+	h.AwaitWaiting(h.waiter, 1)
 	return done
-}
-
-func (h *hiding) until(condition func() bool) {
-	require.Eventually(h, condition, 10*time.Second, time.Millisecond)
 }
 
 // node returns the path of the nth contender's node.
 func (h *hiding) node(name string, nth int) (path string) {
-	h.until(func() bool {
-		q, err := h.holder.Queue(h.ctx, name)
-		require.NoError(h, err)
-		if len(q.Contenders) > nth {
-			path = "/" + name + "/" + q.Contenders[nth].Node
-		}
-		return path != ""
-	})
-	return path
+	h.Until(func() bool { return len(h.Children(name)) > nth }, "contender %d of %s", nth, name)
+	return "/" + name + "/" + h.Children(name)[nth]
 }
 
 func (h *hiding) hide(paths ...string) {
 	for _, path := range paths {
-		_, err := h.admin.SetACL(path, hidden, -1)
+		_, err := h.Admin.SetACL(h.Chroot+path, hidden, -1)
 		require.NoError(h, err)
 	}
 }
@@ -143,49 +114,51 @@ func (h *hiding) hide(paths ...string) {
 func TestLostEventsAreNoticed(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
-	for name, addr := range map[string]string{"embedded": zktest.Start(t).Addr(), "real": zktest.StartReal(t).Addr()} {
+	for name, server := range map[string]locktest.Server{"embedded": zktest.Start(t), "real": zktest.StartReal(t)} {
 		for what, play := range map[string]func(h *hiding){
 			"predecessor's end": func(h *hiding) {
 				l, done := h.hold("a")
 				h.hide(h.node("a", 0))
-				require.NoError(h, l.Unlock(h.ctx))
+				require.NoError(h, l.Unlock(h.Ctx))
 				require.NoError(h, <-done)
 				require.Equal(h, int64(1), h.waiterRescues.n.Load())
-				h.until(func() bool { return strings.Contains(h.log.String(), "went unnoticed") })
+				h.Until(func() bool { return strings.Contains(h.log.String(), "went unnoticed") }, "it is logged")
 			},
 			"holder's end": func(h *hiding) {
 				l := h.lockWatched("b")
 				path := h.node("b", 0)
 				h.hide(path)
-				require.NoError(h, h.admin.Delete(path, -1))
+				require.NoError(h, h.Admin.Delete(h.Chroot+path, -1))
 				<-l.Lost()
-				require.ErrorIs(h, l.Unlock(h.ctx), lockpool.ErrLockLost)
+				require.ErrorIs(h, l.Unlock(h.Ctx), lockpool.ErrLockLost)
 				require.Equal(h, int64(1), h.holderRescues.n.Load())
 			},
 			"plain lock of another client": func(h *hiding) {
-				_, err := h.admin.Create("/f", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+				h.Unlock(h.Lock(h.holder, "g")) // creates the chroot
+				_, err := h.Admin.Create(h.Chroot+"/f", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 				require.NoError(h, err)
 				done := h.wait("f", lockpool.Plain())
 				h.hide("/f")
 				require.ErrorIs(h, <-done, lockpool.ErrNoPermission, "the waiter would never be told of the holder's end")
+				require.NoError(h, h.Admin.Delete(h.Chroot+"/f", -1))
 			},
 			"plain lock": func(h *hiding) {
 				l := h.lockWatched("c", lockpool.Plain())
 				h.hide("/c")
 				<-l.Lost()
-				require.ErrorIs(h, l.Unlock(h.ctx), lockpool.ErrLockLost)
+				require.ErrorIs(h, l.Unlock(h.Ctx), lockpool.ErrLockLost)
 			},
 			"queue and all nodes in it": func(h *hiding) {
 				l, done := h.hold("d")
 				h.hide(h.node("d", 0), h.node("d", 1), "/d")
 				require.ErrorIs(h, <-done, lockpool.ErrNoPermission)
 				<-l.Lost()
-				require.ErrorIs(h, l.Unlock(h.ctx), lockpool.ErrLockLost)
+				require.ErrorIs(h, l.Unlock(h.Ctx), lockpool.ErrLockLost)
 			},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
-				play(newHiding(t, addr))
+				play(newHiding(locktest.NewOn(t, server)))
 			})
 		}
 	}
@@ -229,15 +202,15 @@ func holdAndWait(ctx context.Context, t *testing.T, holder, waiter *lockpool.Poo
 func TestNoWaitDependsOnAnEvent(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
-	proxied := zktest.StartProxy(t, zktest.StartReal(t).Addr())
-	for name, server := range map[string]zktest.FaultInjector{"embedded": zktest.Start(t), "real": proxied} {
+	for name, server := range map[string]locktest.Server{"embedded": zktest.Start(t), "real": zktest.StartReal(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
+			b := locktest.NewOn(t, server)
+			ctx := locktest.Timeout(t, 30*time.Second)
+			proxy := b.Proxy()
 			var log locktest.Log
-			p, other := openLogged(t, server.ConnectString(), &log), openLogged(t, server.ConnectString(), &log)
-			server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}}, Times: zktest.Always, Do: zktest.Swallow()})
+			p, other := openLogged(b, &log), openLogged(b, &log)
+			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}}, Times: zktest.Always, Do: zktest.Swallow()})
 			for name, ways := range map[string][2]way{
 				"mutex":   {lockWay("mutex"), lockWay("mutex")},
 				"read":    {lockWay("read"), lockWay("read", lockpool.Shared())},
@@ -252,12 +225,10 @@ func TestNoWaitDependsOnAnEvent(t *testing.T) {
 			go func() {
 				acquired <- p.Semaphore("limit", 0).Do(ctx, 2, func(context.Context) error { return nil })
 			}()
-			for p.Stats().Waiting == 0 && ctx.Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
+			b.AwaitWaiting(p, 1)
 			require.NoError(t, other.Semaphore("limit", 0).SetLimit(ctx, 2))
 			require.NoError(t, <-acquired)
-			require.Eventually(t, func() bool { return strings.Contains(log.String(), "went unnoticed") }, 10*time.Second, time.Millisecond)
+			b.Until(func() bool { return strings.Contains(log.String(), "went unnoticed") }, "it is logged")
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,8 +53,7 @@ func shardOf(b *locktest.Bench, key string) string {
 func TestWhereRecordsAre(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
 		cfg := b.Config()
 		cfg.Layout = layout
@@ -86,43 +84,27 @@ func TestWhereRecordsAre(t *testing.T) {
 func TestRequestsOfARun(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	for i := range 1000 { // until the directories of records exist
 		runOnce(b, p, fmt.Sprint("old", i))
 	}
-	require.Equal(t, 7, allRequestsFor(own, func() { runOnce(b, p, "20") }))
-	require.Equal(t, 1, allRequestsFor(own, func() {
+	require.Len(t, locktest.Requests(own, func() { runOnce(b, p, "20") }), 7)
+	require.Len(t, locktest.Requests(own, func() {
 		require.ErrorIs(t, p.Once(b.Ctx, "a", "20", done), lockpool.ErrDone)
-	}))
+	}), 1)
 	own.ReapContainers()
-	require.Equal(t, 4, allRequestsFor(own, func() { // a sync, the listings of the root and of a, and a look whether a is a plain lock
+	require.Len(t, locktest.Requests(own, func() {
 		_, err := p.List(b.Ctx, "")
 		require.NoError(t, err)
-	}))
-}
-
-// allRequestsFor counts the requests, without those that keep sessions alive.
-func allRequestsFor(own *zktest.Server, do func()) int {
-	var n atomic.Int32
-	counted := own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
-			n.Add(1)
-		}
-		return false
-	}}})
-	defer counted.Remove()
-	do()
-	return int(n.Load())
+	}), 4, "a sync, the listings of the root and of a, and a look whether a is a plain lock")
 }
 
 // A server before 3.5 knows no containers, in a transaction or on their own.
 func TestRecordsWithoutContainers(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	p := b.Pool()
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrUnimplemented),
@@ -151,9 +133,7 @@ func TestClearingSparesNewRecords(t *testing.T) {
 		"to remove":            {zktest.OpMulti, "/", "a~old", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.New(t)
-				server := b.Server.(*zktest.Server)
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 				p, others := b.Pool(), b.Pool()
 				const keep = time.Second
 				runOnce(b, p, "old", lockpool.KeepDone(keep))

@@ -65,8 +65,7 @@ func TestTieIsAnErrorAndNeverAGrant(t *testing.T) {
 
 func TestNearlyExhaustedSequenceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	embedded := zktest.Start(t)
-	b := locktest.NewOn(t, embedded)
+	b, embedded := locktest.NewEmbedded(t)
 	var log locktest.Log
 	cfg := b.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))

@@ -77,13 +77,10 @@ func TestMissingClientCertificateIsAnError(t *testing.T) {
 		defer tlsServer.Close()
 		roots := x509.NewCertPool()
 		roots.AddCert(tlsServer.Certificate())
-		connector, err := zookeeper.NewConnector(zookeeper.Config{
+		_, err := connector(t, zookeeper.Config{
 			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
-		})
-		require.NoError(t, err)
-		_, err = connector.Connect(locktest.Context(t))
+		}).Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, "the client's Certificates")
-		require.NoError(t, connector.Close())
 	}
 }

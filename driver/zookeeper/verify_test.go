@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -137,26 +136,11 @@ func TestVerifyOfARevokedPlainNode(t *testing.T) {
 	leave(b, own, next)
 }
 
-// requestsBelow returns the requests that do makes for paths below the bench's chroot, or
-// for none.
-func requestsBelow(b *locktest.Bench, own *zktest.Server, do func()) (requests []zktest.Record) {
-	before := len(own.Trace())
-	do()
-	for _, r := range own.Trace()[before:] {
-		empty := r.Op == zktest.OpMulti && len(r.Paths) == 0
-		if r.Kind == zktest.Requested && (empty || slices.ContainsFunc(r.Paths, func(path string) bool { return strings.HasPrefix(path, b.Chroot) })) {
-			requests = append(requests, r)
-		}
-	}
-	return requests
-}
-
 // All nodes are in one transaction, and afterward those of plain locks are read.
 func TestRequestsOfVerify(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	asking, other := sessionOf(b, ""), sessionOf(b, "")
 	nodes := []driver.Located{createPlain(b, other, "p")}
 	for i := range 300 {
@@ -164,7 +148,7 @@ func TestRequestsOfVerify(t *testing.T) {
 	}
 	nodes = append(nodes, createPlain(b, asking, "q"))
 	paths := znodes(b, nodes)
-	requests := requestsBelow(b, own, func() { require.NoError(t, asking.Verify(b.Ctx, nodes...)) })
+	requests := locktest.Requests(own, func() { require.NoError(t, asking.Verify(b.Ctx, nodes...)) })
 	require.Len(t, requests, 3)
 	require.Equal(t, zktest.OpMulti, requests[0].Op)
 	require.Equal(t, paths, requests[0].Paths)
@@ -172,13 +156,13 @@ func TestRequestsOfVerify(t *testing.T) {
 	require.Equal(t, paths[:1], requests[1].Paths)
 	require.Equal(t, zktest.OpGetData, requests[2].Op)
 	require.Equal(t, paths[len(paths)-1:], requests[2].Paths)
-	require.Empty(t, requestsBelow(b, own, func() { require.NoError(t, asking.Verify(b.Ctx)) }))
+	require.Empty(t, locktest.Requests(own, func() { require.NoError(t, asking.Verify(b.Ctx)) }))
 
 	require.NoError(t, b.Admin.Delete(paths[299], -1))
-	require.Len(t, requestsBelow(b, own, func() { require.ErrorIs(t, asking.Verify(b.Ctx, nodes...), driver.ErrRemoved) }), 1)
+	require.Len(t, locktest.Requests(own, func() { require.ErrorIs(t, asking.Verify(b.Ctx, nodes...), driver.ErrRemoved) }), 1)
 
 	nodes = slices.Repeat(nodes, 10)
-	require.Empty(t, requestsBelow(b, own, func() {
+	require.Empty(t, locktest.Requests(own, func() {
 		err := asking.Verify(b.Ctx, nodes...)
 		require.ErrorIs(t, err, driver.ErrTooMany)
 	}))
@@ -189,8 +173,7 @@ func TestRequestsOfVerify(t *testing.T) {
 func TestPlainNodeIsReplacedDuringVerify(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	asking, first, second := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
 	nodes := []driver.Located{join(b, asking, "b", driver.Exclusive, 0), createPlain(b, first, "a")}
 	held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldApply()})
@@ -207,9 +190,7 @@ func TestPlainNodeIsReplacedDuringVerify(t *testing.T) {
 
 // Nobody answers for the others: a server that has lost them says nothing about nodes.
 func TestVerifyOnASeveredServer(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		own := zktest.StartBubble(t, zktest.Members(3))
-		b := locktest.NewOn(t, own)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
 		s := sessionOf(b, "")
 		nodes := []driver.Located{join(b, s, "a", driver.Exclusive, 0), createPlain(b, s, "p")}
 		require.NoError(t, s.Verify(b.Ctx, nodes...))
@@ -226,7 +207,7 @@ func TestVerifyOnASeveredServer(t *testing.T) {
 		require.ErrorIs(t, s.Verify(ctx, nodes...), context.DeadlineExceeded)
 		own.HealMembers()
 		require.NoError(t, s.Verify(b.Ctx, nodes...))
-	})
+	}, zktest.Members(3))
 }
 
 // The missing right is named, and so is the node.
@@ -250,15 +231,14 @@ func TestVerifyWithoutTheRight(t *testing.T) {
 func TestInspectReadsWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
+	b, own := locktest.NewEmbedded(t)
 	s := sessionOf(b, "")
 	var nodes []driver.Located
 	for range 4 {
 		nodes = append(nodes, join(b, s, "a", driver.Exclusive, 0))
 	}
 	reads := 0
-	for _, r := range requestsBelow(b, own, func() {
+	for _, r := range locktest.Requests(own, func() {
 		found, _, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool {
 			if n == nodes[3].Node {
 				leave(b, s, nodes[3])

@@ -19,10 +19,8 @@ import (
 // Nor does the event about a node that the session is about to remove: only the answer to
 // the removal shows that the session has not ended instead.
 func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
-		b := locktest.NewOn(t, server)
-		session := connect(t, b, zookeeper.LayoutCurator)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		session := sessionOf(b, zookeeper.LayoutCurator)
 		claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
 		holder, err := claim.Acquire(b.Ctx)
 		require.NoError(t, err)
@@ -41,7 +39,6 @@ func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
 		require.NoError(t, server.ExpireSession(session.ID()))
 		require.ErrorIs(t, <-result, driver.ErrSessionLost)
 		deletes.Release()
-		require.NoError(t, session.Close(b.Ctx))
 	})
 }
 
@@ -49,7 +46,7 @@ func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
 func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
-	session := connect(t, b, zookeeper.LayoutCurator)
+	session := sessionOf(b, zookeeper.LayoutCurator)
 	queued := make(chan struct{}, 10)
 	claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views), Observer: listObserver{queued}}
 	holder, err := claim.Acquire(b.Ctx)
@@ -74,7 +71,6 @@ func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, session.Leave(b.Ctx, "a", holder))
 	require.NoError(t, session.Leave(b.Ctx, "a", <-granted))
-	require.NoError(t, session.Close(b.Ctx))
 }
 
 // listObserver tells of each queue that its claim has listed.
@@ -85,22 +81,12 @@ func (o listObserver) Waiting(recipe.Wait) bool     { return false }
 func (o listObserver) Holder(driver.Node, []byte)   {}
 func (o listObserver) Woken(e driver.Event, _ bool) {}
 
-func connect(t *testing.T, b *locktest.Bench, layout zookeeper.Layout) *zookeeper.Session {
-	cfg := b.Config()
-	cfg.Layout = layout
-	c, err := zookeeper.NewConnector(cfg)
-	require.NoError(t, err)
-	session, err := c.Connect(b.Ctx)
-	require.NoError(t, err)
-	return session.(*zookeeper.Session)
-}
-
 // A release by the session itself does grant: with the release alone, and no request more.
 func TestReleaseGrantsWithinTheSession(t *testing.T) {
 	t.Parallel()
 	for layout, nodes := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 1, zookeeper.LayoutKazoo: 2} {
 		b := locktest.NewOn(t, locktest.StartServer(t))
-		session := connect(t, b, layout)
+		session := sessionOf(b, layout)
 		claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
 		holder, err := claim.Acquire(b.Ctx)
 		require.NoError(t, err)
@@ -123,6 +109,5 @@ func TestReleaseGrantsWithinTheSession(t *testing.T) {
 		const besides = 10 // proofs of the lease, pings, and the counting itself
 		require.InDelta(t, waiters, b.Stat(b.Server, "zk_packets_received")-before, besides)
 		require.NoError(t, session.Leave(b.Ctx, "a", holder))
-		require.NoError(t, session.Close(b.Ctx))
 	}
 }

@@ -14,6 +14,13 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+// watchOne watches a contender in the queue "a".
+func watchOne(t *testing.T, s *session, node driver.Node) *driver.Watch {
+	watches, err := s.Watch(t.Context(), "a", node)
+	require.NoError(t, err)
+	return watches[0]
+}
+
 // One node of a holder is removed before or after a waiter of the same session watches the
 // other node alone. The holder, whose watch comes later, is told, and so is the waiter when
 // the other node is gone too.
@@ -29,18 +36,12 @@ func TestWatchOnOneNodeDoesNotStandForTwo(t *testing.T) {
 					require.NoError(t, server.Delete("/a/"+names[i]))
 					synctest.Wait()
 				}
-				watch := func(node driver.Node) *driver.Watch {
-					watches, err := s.Watch(t.Context(), "a", node)
-					require.NoError(t, err)
-					return watches[0]
-				}
-
 				if when == "before" {
 					remove(1 - seen)
 				}
-				waiter := watch(driver.Node{Kind: driver.Exclusive, Name: names[seen]})
+				waiter := watchOne(t, s, driver.Node{Kind: driver.Exclusive, Name: names[seen]})
 				require.Zero(t, waiter.Fired())
-				holder := watch(node)
+				holder := watchOne(t, s, node)
 				if when == "after" {
 					require.Zero(t, holder.Fired())
 					remove(1 - seen)
@@ -60,20 +61,15 @@ func TestReplacedWatchIsForgotten(t *testing.T) {
 		server := zktest.StartBubble(t)
 		s := open(t, server, Config{Layout: LayoutKazoo})
 		node := join(t, s, "a").Node
-		watch := func(node driver.Node) *driver.Watch {
-			watches, err := s.Watch(t.Context(), "a", node)
-			require.NoError(t, err)
-			return watches[0]
-		}
-		first := watch(node)
+		first := watchOne(t, s, node)
 		require.NoError(t, server.Create("/a/"+strings.Replace(nodeNames(node)[0], "lock-", "__READ__", 1), nil))
 		seen, err := s.List(t.Context(), "a")
 		require.NoError(t, err)
 		for _, n := range seen {
-			watch(n)
+			watchOne(t, s, n)
 		}
 		require.Equal(t, driver.Interrupted, first.Fired())
-		again := watch(node)
+		again := watchOne(t, s, node)
 		time.Sleep(time.Minute)
 		require.Zero(t, again.Fired())
 	})

@@ -189,7 +189,15 @@ func electStandsAgainAfterALoss(b *bench) {
 			require.NoError(b, c.returned())
 		}
 	}
-	a := b.name("ended")
+	a, calls := b.name("unseen"), 0
+	require.NoError(b, b.pool().Elect(b.ctx, a, func(context.Context) error {
+		if calls++; calls == 1 {
+			b.breakHolder(a) // found by the unlock
+		}
+		return nil
+	}))
+	require.Equal(b, 2, calls)
+	a = b.name("ended")
 	ctx, cancel := context.WithCancel(b.ctx)
 	c := do(b, func(context.Context) error {
 		return b.looker.Elect(ctx, a, func(lead context.Context) error {

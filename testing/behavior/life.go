@@ -269,6 +269,7 @@ func shutdownGrantsNothingAfterTheLastLock(b *bench) {
 
 var lossTests = []test{
 	{"Expired", expiredSessionLosesItsLocks, nil},
+	{"ExpiredTakesOnlyItsOwn", expiredSessionTakesOnlyItsOwnLocks, nil},
 	{"BesideABlockingParent", lossBesideABlockingParent, nil},
 	{"ExpiredWaiterQueuesAgain", expiredWaiterQueuesAgain, nil},
 	{"Broken", brokenHolderLearnsOfIt, []string{"Breaker"}},
@@ -313,6 +314,29 @@ func expiredSessionLosesItsLocks(b *bench) {
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
 	require.ErrorIs(b, err, errWork)
+}
+
+func expiredSessionTakesOnlyItsOwnLocks(b *bench) {
+	p := b.pool(lockpool.WithMaxSessions(3))
+	var locks []*lockpool.Lock
+	var sessions []string
+	for i := range 90 {
+		name := b.name(fmt.Sprint(i))
+		locks = append(locks, b.lock(p, name))
+		sessions = append(sessions, b.contenders(name)[0].Session)
+	}
+	require.NotEqual(b, sessions[0], sessions[89])
+	b.expire(b.name("0"))
+	b.isLost(locks[0])
+	for i, l := range locks {
+		if sessions[i] == sessions[0] {
+			b.isLost(l)
+			require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+		} else {
+			require.Equal(b, 1, l.Depth())
+			b.unlock(l)
+		}
+	}
 }
 
 // A parent whose method blocks delays neither the news of a loss for the other holders nor
@@ -400,8 +424,9 @@ func releaseFindsTheLoss(b *bench) {
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
-	for _, l := range []func() *lockpool.Lock{func() *lockpool.Lock { return b.lock(p, a) }, func() *lockpool.Lock { return b.read(p, a) }} {
-		l := l()
+	for _, opt := range []lockpool.LockOption{lockpool.HoldAtLeast(0), lockpool.HoldAtLeast(5 * time.Millisecond), lockpool.Shared()} {
+		l := b.lock(p, a, opt)
+		time.Sleep(5 * time.Millisecond) // the lock need not be held any longer
 		b.breakHolder(a)
 		require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 		b.await(l.Lost(), "the loss")
@@ -477,7 +502,11 @@ func lostLockNeedsNoUnlock(b *bench) {
 
 // The holder of the moment loses the lock; the waiters in memory queue again.
 func lossInTheMiddleOfLocalTurns(b *bench) {
+	began := time.Now()
 	b.turnIsLost("broken", b.breakHolder)
+	if b.bubble {
+		require.Less(b, time.Since(began), 20*time.Millisecond, "the loss is noticed at once")
+	}
 	if b.options.Expire != nil {
 		b.turnIsLost("expired", b.expire)
 	}
@@ -496,7 +525,9 @@ func (b *bench) turnIsLost(name string, lose func(name string)) {
 	}
 	b.unlock(first)
 	l := waiters[0].granted()
-	token := b.token(l)
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	token := q.Contenders[0].Token // unlike the lock's method, Queue does not look out for a loss
 	lose(a)
 	b.isLost(l)
 	next := waiters[1].granted() // even though the holder has not unlocked

@@ -493,6 +493,7 @@ func errorsSayThatTheServiceIsSilent(b *bench) {
 		err := call(b.timeout(100 * time.Millisecond))
 		require.ErrorIs(b, err, context.DeadlineExceeded, what)
 		require.ErrorIs(b, err, lockpool.ErrUnavailable, what)
+		require.NotErrorIs(b, err, lockpool.ErrLockLost, what)
 		err = call(b.timeout(0))
 		require.NotErrorIs(b, err, lockpool.ErrUnavailable, what)
 	}
@@ -513,18 +514,20 @@ func errorsSayThatTheServiceIsSilent(b *bench) {
 }
 
 func deadlineEndsTheWait(b *bench) {
-	p, a := b.pool(), b.name("a")
+	p, a := b.pool(lockpool.WithOwner("billing")), b.name("a")
 	holder := b.lock(p, a)
-	const wait = 300 * time.Millisecond
-	began := time.Now()
-	_, err := p.Lock(b.timeout(wait), a)
-	b.took(wait, began)
-	require.ErrorIs(b, err, context.DeadlineExceeded)
-	require.ErrorContains(b, err, b.nodes(a)[0], "the error names the contender in the way")
-	var lockErr *lockpool.LockError
-	require.ErrorAs(b, err, &lockErr)
-	require.Equal(b, []string{a, "lock", "timeout"}, []string{lockErr.Name, lockErr.Op, lockErr.ErrorType()})
-	b.queued(a, 1)
+	for _, wait := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond} { // in memory, and at the service
+		began := time.Now()
+		_, err := p.Lock(b.timeout(wait), a)
+		b.took(wait, began)
+		require.ErrorIs(b, err, context.DeadlineExceeded)
+		require.ErrorContains(b, err, "waiting behind "+b.nodes(a)[0], "the error names the contender in the way")
+		require.ErrorContains(b, err, "(owner: billing, process ")
+		var lockErr *lockpool.LockError
+		require.ErrorAs(b, err, &lockErr)
+		require.Equal(b, []string{a, "lock", "timeout"}, []string{lockErr.Name, lockErr.Op, lockErr.ErrorType()})
+		b.queued(a, 1)
+	}
 	b.unlock(holder)
 }
 

@@ -24,6 +24,8 @@ var lookTests = []test{
 	{"Waits", waitsTell, nil},
 	{"WaitsShowDeadlocks", waitsShowDeadlocks, nil},
 	{"WaitsOfReaders", waitsOfReaders, nil},
+	{"WaitsOfPermits", waitsOfPermits, limiter},
+	{"WaitsOfPlainLocksAndInMemory", waitsOfPlainLocksAndInMemory, plainLocker},
 }
 
 func queueTells(b *bench) {
@@ -192,9 +194,15 @@ func (g *gathering) waits(party, lock string, nth int, opts ...lockpool.LockOpti
 
 // lines returns a line for each party: its name, its locks, and the awaited parties.
 // Parties in a deadlock are marked.
-func (g *gathering) lines() (lines []string) {
+func (g *gathering) lines() []string {
 	g.Helper()
-	graph, err := g.looker.Waits(g.ctx, g.prefix)
+	return g.linesFor(g.looker)
+}
+
+// linesFor returns the lines for what a pool knows.
+func (g *gathering) linesFor(p *lockpool.Pool) (lines []string) {
+	g.Helper()
+	graph, err := p.Waits(g.ctx, g.prefix)
 	require.NoError(g, err)
 	require.Empty(g, graph.Unread)
 	short := func(lock string) string { return lock[len(g.prefix)+1:] }
@@ -294,6 +302,72 @@ func waitsOfReaders(b *bench) {
 		"r5 waits for a < w2",
 		"r1 holds a waits for b < w deadlock 0",
 	}, g.lines())
+}
+
+func waitsOfPermits(b *bench) {
+	g := &gathering{b, map[string]*lockpool.Handle{}}
+	s := func(party string) *lockpool.Semaphore { return g.party(party).Semaphore(b.name("s"), 3) }
+	b.acquire(s("one"), 1)
+	b.acquire(s("two"), 1)
+	b.lock(g.party("third"), b.name("x"))
+	b.startAcquire(s("third"), 2)
+	b.until(func() bool { // the first waiter says how many
+		q := b.contenders(b.name("s"))
+		return len(q) == 3 && q[2].Permits == 2
+	}, "it waits")
+	for i, party := range []string{"fourth", "fifth"} {
+		b.startAcquire(s(party), 1)
+		b.queued(b.name("s"), i+4)
+	}
+	g.waits("one", "x", 2)
+	require.Equal(b, []string{
+		"two holds s",
+		"third holds x waits for s < two < one",
+		"fourth waits for s < third",
+		"fifth waits for s < fourth",
+		"one holds s waits for x < third",
+	}, g.lines(), "two can let go: it is no deadlock")
+	g.waits("two", "x", 3)
+	require.Equal(b, []string{
+		"third holds x waits for s < one < two deadlock 0",
+		"fourth waits for s < third",
+		"fifth waits for s < fourth",
+		"one holds s waits for x < third deadlock 0",
+		"two holds s waits for x < one deadlock 0",
+	}, g.lines())
+}
+
+func waitsOfPlainLocksAndInMemory(b *bench) {
+	g := &gathering{b, map[string]*lockpool.Handle{}}
+	b.lock(g.party("holder"), b.name("plain"), lockpool.Plain())
+	for i, party := range []string{"first", "second"} {
+		h := b.handle(b.pool(lockpool.WithOwner(party), lockpool.WithDeadlockCheck(time.Millisecond))) // shows itself then
+		b.lock(h, b.name(fmt.Sprint("x", i)))
+		b.startLock(h, b.name("plain"), lockpool.Plain())
+		line := fmt.Sprintf("%s holds x%d waits for plain < holder", party, i)
+		b.until(func() bool { return slices.Contains(g.lines(), line) }, "the wait is shown")
+	}
+	p := b.pool(lockpool.WithOwner("local"))
+	b.lock(p, b.name("m"))
+	for i := range 2 {
+		b.startLock(p, b.name("m"))
+		b.waiting(p, i+1)
+	}
+	require.Equal(b, []string{
+		"local holds m",
+		"local waits for m < local",
+		"local waits for m < local",
+		"holder holds plain",
+		"first holds x0 waits for plain < holder",
+		"second holds x1 waits for plain < holder",
+	}, g.linesFor(p))
+	graph, err := p.Waits(b.ctx, b.prefix)
+	require.NoError(b, err)
+	require.Equal(b, [][]int{{0}, {1}}, [][]int{graph.Parties[1].For, graph.Parties[2].For})
+	require.Equal(b, "plain", graph.Parties[4].Wait.Kind)
+	if b.bubble { // without passing of time
+		require.True(b, graph.Parties[2].Wait.Local)
+	}
 }
 
 var revoker = []string{"Revoker"}

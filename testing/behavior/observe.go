@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var observeTests = []test{
@@ -20,69 +21,9 @@ var observeTests = []test{
 	{"TellsTheNewestState", observersAgree, follower},
 }
 
-// observer is a loop over Observe.
-type observer struct {
-	*call[struct{}]
-	values chan string // closed when the loop has ended
-}
-
-// observe follows a lock. A value is the owners of the holders, and of the next one behind a
-// bar.
-func (b *bench) observe(p *lockpool.Pool, name string) *observer {
-	o := &observer{values: make(chan string, 10_000)}
-	o.call = do(b, func(ctx context.Context) error {
-		defer close(o.values)
-		for q, err := range p.Observe(ctx, name) {
-			if err != nil {
-				return err
-			}
-			value := ""
-			for _, c := range q.Contenders {
-				if !c.Holds {
-					value += "|"
-				}
-				value += c.Owner
-			}
-			o.values <- value
-		}
-		return nil
-	})
-	return o
-}
-
-// sees requires the next state to be the given one.
-func (o *observer) sees(state string) {
-	o.bench.Helper()
-	select {
-	case got, ok := <-o.values:
-		o.goesOn(ok)
-		require.Equal(o.bench, state, got)
-	case <-o.bench.ctx.Done():
-		require.FailNow(o.bench, "nothing is observed", state)
-	}
-}
-
-func (o *observer) goesOn(ok bool) {
-	o.bench.Helper()
-	if !ok {
-		require.FailNowf(o.bench, "the loop has ended", "%v", o.returned())
-	}
-}
-
-// comesToSee waits until a state is seen.
-func (o *observer) comesToSee(state string) {
-	o.bench.Helper()
-	for {
-		select {
-		case got, ok := <-o.values:
-			o.goesOn(ok)
-			if got == state {
-				return
-			}
-		case <-o.bench.ctx.Done():
-			require.FailNow(o.bench, "it is not observed", state)
-		}
-	}
+// observe follows a lock.
+func (b *bench) observe(p *lockpool.Pool, name string) *plays.Observer {
+	return plays.Observe(b.ctx, b.TB, p, name)
 }
 
 func (b *bench) named(owner string) *lockpool.Pool { return b.pool(lockpool.WithOwner(owner)) }
@@ -90,7 +31,7 @@ func (b *bench) named(owner string) *lockpool.Pool { return b.pool(lockpool.With
 func observeFollowsAnElection(b *bench) {
 	p, a := b.pool(), b.name("deep/below/a")
 	o := b.observe(p, a)
-	o.sees("")
+	o.Sees("")
 	elect := func(p *lockpool.Pool) (stop func()) {
 		c := do(b, func(ctx context.Context) error {
 			return p.Elect(ctx, a, func(ctx context.Context) error {
@@ -101,29 +42,28 @@ func observeFollowsAnElection(b *bench) {
 		return func() { c.cancel(); <-c.done }
 	}
 	stopX := elect(b.named("x"))
-	o.sees("x")
+	o.Sees("x")
 	stopY := elect(b.named("y"))
-	o.sees("x|y")
+	o.Sees("x|y")
 	stopZ := elect(b.named("z"))
 	b.queued(a, 3)
 	stopX()
-	o.sees("y|z")
+	o.Sees("y|z")
 	stopZ()
-	o.sees("y")
+	o.Sees("y")
 	stopY()
-	o.sees("")
+	o.Sees("")
 
 	// Another observer starts with the present state.
 	l := b.lock(b.named("w"), a)
-	o.sees("w")
+	o.Sees("w")
 	other := b.observe(b.pool(), a)
-	other.sees("w")
+	other.Sees("w")
 	b.unlock(l)
-	o.sees("")
-	other.sees("")
-	o.cancel()
-	require.ErrorIs(b, o.returned(), context.Canceled)
-	require.Empty(b, o.values)
+	o.Sees("")
+	other.Sees("")
+	o.Cancel()
+	require.ErrorIs(b, o.Ended(), context.Canceled)
 }
 
 // What is observed is what Queue returns, without the waiters after the first.
@@ -150,40 +90,40 @@ func observeYieldsTheHead(b *bench) {
 func observeEachKind(b *bench) {
 	x, y, a := b.named("x"), b.named("y"), b.name("a")
 	o := b.observe(b.pool(), a)
-	o.sees("")
+	o.Sees("")
 	read := b.read(x, a)
-	o.comesToSee("x")
+	o.ComesToSee("x")
 	also := b.read(y, a)
-	o.comesToSee("xy")
+	o.ComesToSee("xy")
 	write := b.enqueue(b.named("z"), a, 3)
-	o.comesToSee("xy|z")
+	o.ComesToSee("xy|z")
 	b.unlock(read)
-	o.comesToSee("y|z")
+	o.ComesToSee("y|z")
 	b.unlock(also)
-	o.comesToSee("z")
+	o.ComesToSee("z")
 	b.unlock(write.granted())
-	o.comesToSee("")
+	o.ComesToSee("")
 
 	c := b.name("c")
 	o = b.observe(b.pool(), c)
-	o.sees("")
+	o.Sees("")
 	for range 2 {
 		l := b.lock(x, c, lockpool.Plain())
-		o.comesToSee("x")
+		o.ComesToSee("x")
 		b.unlock(l)
-		o.comesToSee("")
+		o.ComesToSee("")
 	}
 
 	s := b.name("s")
 	o = b.observe(b.pool(), s)
-	o.sees("")
+	o.Sees("")
 	one := b.acquire(x.Semaphore(s, 3), 1)
-	o.comesToSee("x")
+	o.ComesToSee("x")
 	two := b.acquire(y.Semaphore(s, 3), 2)
-	o.comesToSee("xy")
+	o.ComesToSee("xy")
 	b.unlock(one)
 	b.unlock(two)
-	o.comesToSee("")
+	o.ComesToSee("")
 }
 
 // An observer is told of the silence of the service, though nothing changes and no session
@@ -194,51 +134,39 @@ func observerIsToldOfSilence(b *bench) {
 	}
 	p, a := b.named("x"), b.name("a")
 	b.lock(p, a)
-	type step struct {
-		err  error
-		head int
-	}
-	steps := make(chan step, 100)
-	ctx, cancel := context.WithCancel(b.ctx)
-	o := do(b, func(context.Context) error {
-		for q, err := range p.Observe(ctx, a) {
-			steps <- step{err, len(q.Contenders)}
-		}
-		return nil
-	})
+	o := b.observe(p, a)
 	for range 2 {
-		require.Equal(b, step{head: 1}, <-steps)
+		o.Sees("x")
 		time.Sleep(10 * time.Second)
-		require.Empty(b, steps, "the service answers")
+		o.SeesNothing() // the service answers
 		began, resume := time.Now(), b.options.Pause(b)
-		require.ErrorIs(b, (<-steps).err, lockpool.ErrUnavailable)
+		require.ErrorIs(b, o.Next().Err, lockpool.ErrUnavailable)
 		require.Less(b, time.Since(began), 3*time.Second)
 		resume()
 	}
-	require.Equal(b, step{head: 1}, <-steps)
-	cancel()
-	require.ErrorIs(b, (<-steps).err, context.Canceled)
-	require.NoError(b, o.returned())
+	o.Sees("x")
+	o.Cancel()
+	require.ErrorIs(b, o.Ended(), context.Canceled)
 }
 
 func observeEnds(b *bench) {
 	for what, end := range b.ends() {
 		p, a := b.pool(), b.name("a")
 		o := b.observe(p, a)
-		o.sees("")
+		o.Sees("")
 		require.NoError(b, end(p), what)
-		require.ErrorIs(b, o.returned(), lockpool.ErrPoolClosed)
-		require.ErrorIs(b, b.observe(p, a).returned(), lockpool.ErrPoolClosed)
+		require.ErrorIs(b, o.Ended(), lockpool.ErrPoolClosed)
+		require.ErrorIs(b, b.observe(p, a).Ended(), lockpool.ErrPoolClosed)
 	}
 	p := b.pool()
-	require.ErrorIs(b, b.observe(p, "/a").returned(), lockpool.ErrInvalidName)
+	require.ErrorIs(b, b.observe(p, "/a").Ended(), lockpool.ErrInvalidName)
 	require.Zero(b, p.Stats().OpenSessions)
 
 	// Shutdown waits for the loops.
 	l, o := b.lock(p, b.name("held")), b.observe(p, b.name("a"))
-	o.sees("")
+	o.Sees("")
 	down := do(b, p.Shutdown)
-	require.ErrorIs(b, o.returned(), lockpool.ErrPoolClosed)
+	require.ErrorIs(b, o.Ended(), lockpool.ErrPoolClosed)
 	b.unlock(l)
 	require.NoError(b, down.returned())
 }
@@ -246,7 +174,7 @@ func observeEnds(b *bench) {
 // Each observer sees the last state of the lock, after any number of changes.
 func observersAgree(b *bench) {
 	a := b.name("a")
-	observers := []*observer{b.observe(b.pool(), a), b.observe(b.pool(), a)}
+	observers := []*plays.Observer{b.observe(b.pool(), a), b.observe(b.pool(), a)}
 	pools := b.pools(3)
 	b.together(9, func(i int) error {
 		for range 5 {
@@ -258,10 +186,10 @@ func observersAgree(b *bench) {
 	})
 	last := b.lock(b.named("last"), a)
 	for _, o := range observers {
-		o.comesToSee("last")
+		o.ComesToSee("last")
 	}
 	b.unlock(last)
 	for _, o := range observers {
-		o.sees("")
+		o.Sees("")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/internal/clock"
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -61,9 +62,28 @@ var benches atomic.Int32
 // New returns a bench on the shared server or, in a bubble, on a new one.
 func New(t testing.TB) *Bench {
 	if inBubble() {
-		return NewOn(t, zktest.StartBubble(t))
+		b, _ := NewEmbedded(t)
+		return b
 	}
 	return NewOn(t, shared)
+}
+
+// NewEmbedded returns a bench on a new embedded server, and the server.
+func NewEmbedded(t testing.TB, opts ...zktest.Option) (*Bench, *zktest.Server) {
+	start := zktest.Start
+	if inBubble() {
+		start = zktest.StartBubble
+	}
+	s := start(t, opts...)
+	return NewOn(t, s), s
+}
+
+// InBubble runs a test on a new embedded server in a [Bubble].
+func InBubble(t *testing.T, test func(t *testing.T, b *Bench, s *zktest.Server), opts ...zktest.Option) {
+	Bubble(t, func(t *testing.T) {
+		b, s := NewEmbedded(t, opts...)
+		test(t, b, s)
+	})
 }
 
 // NewOn returns a bench on a server. The test fails if an ephemeral node is left below the
@@ -172,9 +192,14 @@ func (b *Bench) Pool(opts ...lockpool.Option) *lockpool.Pool { return b.PoolWith
 func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(cfg)
 	require.NoError(b, err)
-	p, err := lockpool.OpenConnector(connector, slices.Concat(b.options, opts)...)
-	require.NoError(b, err)
-	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	return Open(b, connector, slices.Concat(b.options, opts)...)
+}
+
+// Open returns a pool, closed when the test ends.
+func Open(t testing.TB, connector driver.Connector, opts ...lockpool.Option) *lockpool.Pool {
+	p, err := lockpool.OpenConnector(connector, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
 
@@ -329,6 +354,26 @@ func (b *Bench) WatchedIn(name string) int {
 	paths, err := b.Server.Command(b.Ctx, "wchp")
 	require.NoError(b, err)
 	return strings.Count(paths, b.Chroot+"/"+name+"/")
+}
+
+// Requests returns the requests that arrive at a server while do runs, without those that
+// only open sessions and keep them alive.
+func Requests(at zktest.FaultInjector, do func()) []zktest.Request {
+	var mu sync.Mutex
+	var all []zktest.Request
+	counted := at.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
+		if r.Op == zktest.OpMulti || slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, r)
+		}
+		return false
+	}}})
+	defer counted.Remove()
+	do()
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(all)
 }
 
 // IsAny reports whether err is one of the targets.

@@ -52,6 +52,16 @@ func (b *Bench) AwaitLoss(l *lockpool.Lock) error {
 	return context.Cause(ctx)
 }
 
+// AwaitRevocation waits until a lock is asked back.
+func (b *Bench) AwaitRevocation(l *lockpool.Lock) {
+	b.Helper()
+	select {
+	case <-l.Revoked():
+	case <-b.Ctx.Done():
+		require.FailNow(b, "the lock is not asked back")
+	}
+}
+
 // Acquire acquires permits.
 func (b *Bench) Acquire(s *lockpool.Semaphore, n int) *lockpool.Lock {
 	b.Helper()

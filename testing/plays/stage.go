@@ -1,6 +1,6 @@
-// Package plays has ways to use locks, for tests of each fault at each request. The plays
-// are the same on each service. What a request is, and how a fault happens to a request, is
-// up to the tests of an engine.
+// Package plays has ways to use locks, for tests of each fault at each request, and an
+// [Observer]. The plays are the same on each service. What a request is, and how a fault
+// happens to a request, is up to the tests of an engine.
 package plays
 
 import (

@@ -29,33 +29,6 @@ func shortContext(t testing.TB) context.Context {
 	return ctx
 }
 
-func TestServerSessionsExpireOnDemand(t *testing.T) {
-	t.Parallel()
-	s := zktest.Start(t)
-	a, b, c := open(t, s.Addr(), longTimeout), open(t, s.Addr(), longTimeout), open(t, s.Addr(), longTimeout)
-	a.must(create("/a1", nil, ephemeral))
-	zxid := a.must(create("/a2", nil, ephemeral)).Zxid
-	c.must(exists("/a1", true))
-	c.must(exists("/a2", true))
-	require.NoError(t, s.ExpireSession(a.welcome.Session))
-	a.waitEnd()
-	require.Len(t, c.newEvents(), 2)
-	require.Equal(t, zxid+1, s.State().Zxid, "one transaction")
-	require.Zero(t, connect(t, s.Addr(), a.credentials()).welcome.Session)
-	require.ErrorContains(t, s.ExpireSession(a.welcome.Session), "no session")
-
-	// With HalfOpen the client does not notice.
-	b.must(create("/b", nil, ephemeral))
-	s.HalfOpen(zktest.Selector{Session: b.welcome.Session})
-	require.NoError(t, s.ExpireSession(b.welcome.Session))
-	require.NotContains(t, s.State().Nodes, "/b")
-	b.send(ping()) // is discarded
-	require.NoError(t, s.ExpireAll())
-	c.waitEnd()
-	require.Empty(t, s.State().Sessions)
-	require.Zero(t, connect(t, s.Addr(), b.credentials()).welcome.Session)
-}
-
 func TestServerLag(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.Members(3))
@@ -104,29 +77,6 @@ func TestServerLag(t *testing.T) {
 	require.ErrorContains(t, err, "refused")
 	open(t, s.Members()[0], longTimeout)
 	require.Error(t, s.RefuseConnections(0))
-}
-
-func TestServerRestartsWithItsState(t *testing.T) {
-	t.Parallel()
-	s := zktest.Start(t)
-	a := open(t, s.Addr(), longTimeout)
-	a.must(create("/e", nil, ephemeral))
-	a.must(exists("/e", true))
-	require.Error(t, s.Start(longContext(t)), "running")
-	require.NoError(t, s.Stop(longContext(t)))
-	require.NoError(t, s.Stop(longContext(t)), "again")
-	a.waitEnd()
-	_, err := net.Dial("tcp", s.Addr())
-	require.Error(t, err)
-	require.Error(t, s.Pause())
-	require.NoError(t, s.Start(longContext(t)))
-	a = a.reattach()
-	require.Zero(t, s.State().WatchesOf("/e"))
-	require.NoError(t, s.Restart(longContext(t), time.Millisecond))
-	a.waitEnd()
-	require.NoError(t, s.Close())
-	require.Error(t, s.Start(longContext(t)))
-	require.Error(t, s.RefuseConnections())
 }
 
 func TestServerAnswersAfterResume(t *testing.T) {
@@ -313,7 +263,7 @@ func TestClosedServerReturnsErrors(t *testing.T) {
 	for what, err := range map[string]error{
 		"Create": s.Create("/b", nil), "Delete": s.Delete("/a"), "Set": s.Set("/a", nil), "SetSequence": s.SetSequence("/a", 1),
 		"Lag": s.Lag(1), "CatchUp": s.CatchUp(1), "ExpireAll": s.ExpireAll(), "ExpireSession": s.ExpireSession(1),
-		"Start": s.Start(t.Context()), "AcceptConnections": s.AcceptConnections(), "Pause": s.Pause(),
+		"Start": s.Start(t.Context()), "AcceptConnections": s.AcceptConnections(), "RefuseConnections": s.RefuseConnections(), "Pause": s.Pause(),
 	} {
 		require.Error(t, err, what)
 	}

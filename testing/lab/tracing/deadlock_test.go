@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
@@ -352,128 +349,4 @@ func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
 	require.Equal(t, []string{deadlocked(2)}, b.span(b.named(waitName)[0], nil).Events)
 	require.Equal(t, map[string]int64{ofDeadlock: 1}, m.points()[waitTime])
 	require.Equal(t, map[string]int64{mutex: 0}, m.points()[waiters])
-}
-
-var errUser = errors.New("a mistake of the user's")
-
-// broken is a tracer provider whose spans of waits panic at one of their methods.
-type broken struct {
-	trace.TracerProvider
-	at string
-}
-
-func (p broken) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
-	return brokenTracer{p.TracerProvider.Tracer(name, opts...), p.at}
-}
-
-type brokenTracer struct {
-	trace.Tracer
-	at string
-}
-
-func (t brokenTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	ctx, s := t.Tracer.Start(ctx, name, opts...)
-	if name == waitName {
-		s = brokenSpan{s, t.at}
-	}
-	return ctx, s
-}
-
-type brokenSpan struct {
-	trace.Span
-	at string
-}
-
-func (s brokenSpan) AddEvent(name string, opts ...trace.EventOption) {
-	if s.at == name {
-		panic(errUser)
-	}
-	s.Span.AddEvent(name, opts...)
-}
-
-func (s brokenSpan) AddLink(l trace.Link) {
-	if s.at == "link" && l.Attributes[0].Value.AsString() == "deadlock" {
-		panic(errUser)
-	}
-	s.Span.AddLink(l)
-}
-
-func (s brokenSpan) End(opts ...trace.SpanEndOption) {
-	s.Span.End(opts...)
-	if s.at == "end" {
-		panic(errUser)
-	}
-}
-
-// brokenHandler panics in warnings about deadlocks.
-type brokenHandler struct{ slog.Handler }
-
-func (brokenHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (brokenHandler) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == deadlockMessage {
-		panic(errUser)
-	}
-	return nil
-}
-
-// brokenMeters count no deadlock, but panic.
-type brokenMeters struct{ metricnoop.MeterProvider }
-
-type brokenMeter struct{ metricnoop.Meter }
-
-type brokenCounter struct{ metricnoop.Int64Counter }
-
-func (brokenMeters) Meter(string, ...metric.MeterOption) metric.Meter { return brokenMeter{} }
-
-func (brokenMeter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric.Int64Counter, error) {
-	if name == deadlocks {
-		return brokenCounter{}, nil
-	}
-	return metricnoop.Int64Counter{}, nil
-}
-
-func (brokenCounter) Enabled(context.Context) bool { return true }
-
-func (brokenCounter) Add(context.Context, int64, ...metric.AddOption) { panic(errUser) }
-
-// The pool refers to a registered wait, and the wait to the context of the call.
-func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	recording := func(at string) func(b *bench) lockpool.Option {
-		return func(b *bench) lockpool.Option { return lockpool.WithTracerProvider(broken{b.provider, at}) }
-	}
-	for name, option := range map[string]func(b *bench) lockpool.Option{
-		"event": recording(deadlockEvent), "link": recording("link"), "end": recording("end"),
-		"handler": func(*bench) lockpool.Option { return lockpool.WithLogger(slog.New(brokenHandler{})) },
-		"meter":   func(*bench) lockpool.Option { return lockpool.WithMeterProvider(brokenMeters{}) },
-	} {
-		for kind, get := range map[string]plays.Ask{"exclusive": plays.Exclusively, "plain": plays.Plainly} {
-			t.Run(strings.Join([]string{name, kind}, " "), func(t *testing.T) {
-				t.Parallel()
-				b := newBench(t)
-				p := b.open("", soon, quietly, lockpool.WithTracerProvider(b.provider), option(b))
-				c := b.closing(get, p, b.peer(soon).Pool)
-				gone := make(chan struct{})
-				func() {
-					marked := new([64]byte)
-					runtime.AddCleanup(marked, func(gone chan struct{}) { close(gone) }, gone)
-					type key struct{}
-					require.PanicsWithValue(t, errUser, func() { _ = get(context.WithValue(b.Ctx, key{}, marked), c.victim, "a") })
-				}()
-				require.Zero(t, p.Stats().Waiting)
-				require.Equal(t, 1, p.Stats().Held)
-				b.awaitNoNodes(driver.Waits + "/a")
-				b.Until(func() bool {
-					runtime.GC()
-					return plays.Closed(gone)
-				}, "nothing refers to the wait")
-				if kind == "exclusive" {
-					b.awaitQueue("a", 1)
-				}
-				require.NoError(t, plays.Exclusively(b.Ctx, c.victim, "free"), "the handle can be used")
-				c.dissolve()
-				b.awaitNoNodes("free")
-			})
-		}
-	}
 }

@@ -224,29 +224,6 @@ func TestThirdWaiterForPermitsIsNotLinkedToTheGuardsHolder(t *testing.T) {
 	require.NotContains(t, links, linkTo("holder", theirs[1]))
 }
 
-// A revocation request replaces the owner in the data of the holder's node.
-func TestOwnerIsKnownAfterARevocationRequest(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.peer(lockpool.WithOwner("billing"))
-	holder := b.lock(b.Ctx, others.Pool, "a")
-	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
-		b.awaitLinks(1, 1)
-		require.NoError(t, others.Revoke(b.Ctx, "a"))
-		b.awaitWatch("a", w.predecessor(), w.session)
-		b.Unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
-	})
-	require.Equal(t, []span{
-		acquireWaiting(w.session, waiting{
-			position: 1, behind: w.predecessor(), owner: "billing, " + thisProcess, wakeups: int64(2),
-			events: []string{saw(1, 2), goneEvent},
-			links:  []link{linkTo("holder", others.acquisitions()[0])},
-		}),
-		release(nil),
-	}, spans)
-}
-
 func TestRevokedWaiterRecordsItsOutcome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -3,11 +3,10 @@ package tracing
 // This file tests the log messages.
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,16 +17,7 @@ import (
 )
 
 // logBuffer collects log records as JSON.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
+type logBuffer struct{ locktest.Log }
 
 func (l *logBuffer) option() lockpool.Option {
 	return lockpool.WithLogger(slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -36,11 +26,9 @@ func (l *logBuffer) option() lockpool.Option {
 // lines returns the records, without the time and the given attributes: they differ every
 // time but must be there.
 func (l *logBuffer) lines(t testing.TB, without ...string) (lines []map[string]any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range bytes.Lines(l.buf.Bytes()) {
+	for line := range strings.Lines(l.String()) {
 		var fields map[string]any
-		require.NoError(t, json.Unmarshal(line, &fields))
+		require.NoError(t, json.Unmarshal([]byte(line), &fields))
 		for _, key := range append(without, "time") {
 			require.Contains(t, fields, key)
 			delete(fields, key)

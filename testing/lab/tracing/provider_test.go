@@ -139,7 +139,7 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	require.Zero(b, p.Stats().Waiting)
 	b.awaitQueue("a", 1)
 
-	b.exerciseQueue(p, l)
+	b.Unlock(l)
 
 	l = b.lock(b.Ctx, p, "a")
 	w = waiting()
@@ -147,34 +147,5 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	_, err = b.result(w)
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
 	require.ErrorIs(b, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
-	b.awaitQueue("a", 0)
-}
-
-// exerciseQueue checks that waiters are granted the lock in the order of the queue, one at
-// a time. The first lock is unlocked before them.
-func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
-	var holders atomic.Int32
-	order := make(chan int, 3)
-	var waiting []<-chan error
-	for i := range 3 {
-		done := make(chan error, 1)
-		go func() { // ends with b.Ctx at the latest
-			done <- p.Do(b.Ctx, "a", func(context.Context) error {
-				if holders.Add(1) != 1 {
-					return errors.New("the lock has two holders")
-				}
-				order <- i
-				holders.Add(-1)
-				return nil
-			})
-		}()
-		b.awaitQueue("a", i+2)
-		waiting = append(waiting, done)
-	}
-	b.Unlock(first)
-	for i, done := range waiting {
-		require.NoError(b, <-done)
-		require.Equal(b, i, <-order)
-	}
 	b.awaitQueue("a", 0)
 }

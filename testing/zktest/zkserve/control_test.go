@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -164,16 +166,24 @@ func (c *client) exists(path string) bool {
 	return ok
 }
 
-// answered reports whether the server answers a client within the duration.
-func answered(s *served, within time.Duration) bool {
-	conn, err := net.Dial("tcp", s.addrs[0])
-	require.NoError(s.t, err)
-	defer func() { require.NoError(s.t, conn.Close()) }()
-	_, err = conn.Write([]byte("ruok"))
-	require.NoError(s.t, err)
-	require.NoError(s.t, conn.SetReadDeadline(time.Now().Add(within)))
-	answer, _ := io.ReadAll(conn)
-	return string(answer) == "imok"
+// reaches returns what a new client of a member gets.
+func (s *served) reaches(member int) string {
+	conn, err := net.Dial("tcp", s.addrs[member-1])
+	if err != nil {
+		return "refused"
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("ruok"))
+	_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	answer, err := io.ReadAll(conn)
+	switch {
+	case len(answer) > 0:
+		return string(answer)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "nothing"
+	default:
+		return "closed"
+	}
 }
 
 // effects has, for each command, a test of the effect.
@@ -252,8 +262,8 @@ var effects = map[string]func(*testing.T){
 		require.Contains(t, s.get("/trace", ""), `request create "/a"`)
 	},
 
-	"/stop":  stopAndStart,
-	"/start": stopAndStart,
+	"/stop":  unreachable("/stop", "refused", "/start"),
+	"/start": unreachable("/stop", "refused", "/start"),
 	"/restart": func(t *testing.T) {
 		s := serve(t)
 		c := s.connect()
@@ -265,8 +275,8 @@ var effects = map[string]func(*testing.T){
 		c.waitState(zk.StateHasSession)
 		require.True(t, c.exists("/a"))
 	},
-	"/pause":        pauseAndResume,
-	"/resume":       pauseAndResume,
+	"/pause":        unreachable("/pause", "nothing", "/resume"),
+	"/resume":       unreachable("/pause", "nothing", "/resume"),
 	"/isolate":      isolateAndHeal,
 	"/heal-members": isolateAndHeal,
 	"/separate": func(t *testing.T) {
@@ -356,29 +366,10 @@ var effects = map[string]func(*testing.T){
 		require.Less(t, read(), 400*time.Millisecond)
 	},
 
-	"/refuse": func(t *testing.T) {
-		s := serve(t, "-members", "2")
-		c := s.connect(s.addrs[0])
-		s.post("/refuse", "member=1")
-		_, err := net.Dial("tcp", s.addrs[0])
-		require.Error(t, err)
-		require.True(t, c.exists("/"), "an open connection")
-		require.True(t, s.connect(s.addrs[1]).exists("/"), "the other member")
-		s.post("/refuse", "")
-		_, err = net.Dial("tcp", s.addrs[1])
-		require.Error(t, err)
-	},
-	"/reject": func(t *testing.T) {
-		s := serve(t)
-		s.post("/reject", "")
-		conn, err := net.Dial("tcp", s.addrs[0])
-		require.NoError(t, err)
-		defer func() { require.NoError(t, conn.Close()) }()
-		_, err = conn.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF)
-	},
-	"/hang":   hangAndAccept,
-	"/accept": hangAndAccept,
+	"/refuse": unreachable("/refuse", "refused", "/accept"),
+	"/reject": unreachable("/reject", "closed", "/accept"),
+	"/hang":   unreachable("/hang", "nothing", "/accept"),
+	"/accept": unreachable("/hang", "nothing", "/accept"),
 
 	"/inject": func(t *testing.T) {
 		s := serve(t)
@@ -475,29 +466,19 @@ func TestEveryCommandHasItsEffect(t *testing.T) {
 	require.ElementsMatch(t, paths, slices.Collect(maps.Keys(effects)))
 }
 
-func stopAndStart(t *testing.T) {
-	s := serve(t)
-	c := s.connect()
-	c.create("/a", zk.FlagEphemeral)
-	s.post("/stop", "")
-	c.waitState(zk.StateDisconnected)
-	_, err := net.Dial("tcp", s.addrs[0])
-	require.Error(t, err)
-	require.Len(t, s.list("/sessions", ""), 1)
-	s.post("/start", "")
-	c.waitState(zk.StateHasSession)
-	require.True(t, c.exists("/a"))
-
-	s = serve(t, "-members", "3")
-	c = s.connect(s.addrs[0])
-	s.post("/stop", "member=1")
-	c.waitState(zk.StateDisconnected)
-	require.True(t, s.connect(s.addrs[1]).exists("/"), "the others")
-	s.post("/stop", "member=3")
-	s.eventually(func() bool { return s.leader() == "" }) // no majority
-	s.post("/start", "member=1")
-	c.waitState(zk.StateHasSession)
-	require.NotEmpty(t, s.leader())
+// unreachable tests a command that changes what new clients of one member get, or those of
+// all, and the command that undoes it.
+func unreachable(command, gets, undo string) func(*testing.T) {
+	return func(t *testing.T) {
+		s := serve(t, "-members", "3")
+		for _, step := range []struct{ path, params, first, second string }{
+			{command, "member=1", gets, "imok"}, {undo, "member=1", "imok", "imok"},
+			{command, "", gets, gets}, {undo, "", "imok", "imok"},
+		} {
+			s.post(step.path, step.params)
+			s.eventually(func() bool { return s.reaches(1) == step.first && s.reaches(2) == step.second })
+		}
+	}
 }
 
 // leader returns the leading member.
@@ -521,21 +502,6 @@ func isolateAndHeal(t *testing.T) {
 	require.NoError(t, err, "clients reach it")
 	s.post("/heal-members", "")
 	c.waitState(zk.StateHasSession)
-}
-
-func pauseAndResume(t *testing.T) {
-	s := serve(t)
-	s.post("/pause", "")
-	require.False(t, answered(s, 200*time.Millisecond))
-	s.post("/resume", "")
-	require.True(t, answered(s, 20*time.Second))
-
-	s = serve(t, "-members", "3")
-	s.post("/pause", "member=1")
-	require.False(t, answered(s, 200*time.Millisecond))
-	require.True(t, s.connect(s.addrs[1]).exists("/"), "the others")
-	s.post("/resume", "member=1")
-	require.True(t, answered(s, 20*time.Second))
 }
 
 func lagAndCatchUp(t *testing.T) {
@@ -584,14 +550,6 @@ func partitionAndHeal(t *testing.T) {
 		require.NoError(t, <-done)
 		require.True(t, other.exists("/a"))
 	}
-}
-
-func hangAndAccept(t *testing.T) {
-	s := serve(t)
-	s.post("/hang", "member=1")
-	require.False(t, answered(s, 200*time.Millisecond))
-	s.post("/accept", "member=1")
-	require.True(t, answered(s, 20*time.Second))
 }
 
 // emptyContainer creates the container /c, for deletion by ZooKeeper.
@@ -665,9 +623,10 @@ func TestBadRequestsAreExplainedAndChangeNothing(t *testing.T) {
 		require.Equal(t, 1, strings.Count(body, "\n"), "%v: not one line: %s", bad, body)
 	}
 	require.Equal(t, before, state())
-	require.True(t, answered(s, 20*time.Second))
+	s.eventually(func() bool { return s.reaches(1) == "imok" })
 
 	s.post("/stop", "")
+	s.post("/stop", "") // does nothing
 	code, body := s.request("POST", "/pause", "")
 	require.Equal(t, http.StatusConflict, code)
 	require.Contains(t, body, "not running")
@@ -727,7 +686,7 @@ func TestFlags(t *testing.T) {
 		}},
 		"connections": {[]string{"-max-conns", "1"}, func(t *testing.T, s *served) {
 			s.connect()
-			require.False(t, answered(s, 20*time.Second), "a second connection")
+			s.eventually(func() bool { return s.reaches(1) == "closed" })
 		}},
 		"containers": {[]string{"-container-interval", "50ms"}, func(t *testing.T, s *served) {
 			c := s.connect()
