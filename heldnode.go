@@ -78,7 +78,7 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 		n.watching = watch
 		n.mu.Unlock()
 		switch e := watch.Fired(); {
-		case e == driver.Interrupted && watch.Created == 0: // not an answer
+		case e == driver.Interrupted: // not an answer, even if the node existed before
 		case e != driver.Deleted && e != driver.Missing && e != driver.Unnoticed:
 			return watch, nil
 		case !n.replaced(node.Name):
