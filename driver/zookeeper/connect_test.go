@@ -518,17 +518,20 @@ func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 
-// Several goroutines learn at once that a pool is closed. Whichever is first, those who
-// wait for a session are told that.
+// Several goroutines learn at once that a pool is closed. Whichever is first, the waiters
+// for a session are told so, and Close waits for what an attempt has left behind.
 func TestCloseDuringAConnectIsReportedAsSuch(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
+	closing, _ := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
 	for range 50 {
-		dialed := make(chan struct{}, 1)
+		var dials atomic.Int32
 		p := locktest.Open(t, connector(t, zookeeper.Config{
-			Servers: []string{"localhost"},
+			Servers: []string{"first", "second"},
 			Dial: func(ctx context.Context, _ string) (net.Conn, error) {
-				dialed <- struct{}{}
+				if dials.Add(1) == 1 {
+					return new(net.Dialer).DialContext(ctx, "tcp", closing)
+				}
 				<-ctx.Done()
 				return nil, ctx.Err()
 			},
@@ -539,7 +542,7 @@ func TestCloseDuringAConnectIsReportedAsSuch(t *testing.T) {
 			_, err := p.Lock(t.Context(), "a")
 			lock <- err
 		}()
-		<-dialed
+		time.Sleep(2 * time.Millisecond) // a channel would hide a race of Close with the attempt
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, <-ping, lockpool.ErrPoolClosed)
 		require.ErrorIs(t, <-lock, lockpool.ErrPoolClosed)

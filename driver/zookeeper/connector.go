@@ -49,7 +49,7 @@ type settings struct {
 
 	warnShortTimeout *sync.Once
 
-	abandoned *sync.WaitGroup // sessions not returned to their callers, until closed
+	abandoned *sync.WaitGroup // calls of Connect, and the sessions not returned by Connect, until closed
 	giveUp    context.Context // ends when Close waits no longer for servers
 	close     context.CancelFunc
 }
@@ -106,6 +106,8 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	c.abandoned.Add(1) // what Connect leaves behind begins before Connect returns, or Close might not wait
+	defer c.abandoned.Done()
 	return connect(ctx, c.settings)
 }
 
