@@ -102,10 +102,13 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 	for {
 		t, turn, err := a.awaitTurn(ctx)
 		if err == nil && t == nil {
+			t, turn = a.takeKept()
+		}
+		if err == nil && t == nil {
 			t, err = h.acquireFromService(ctx, a)
 		}
 		if err == nil {
-			err = h.establish(ctx, newHold(h, a, t, turn), a, l)
+			err = h.establish(ctx, t, turn, a, l)
 		}
 		switch {
 		case err == nil:
@@ -156,6 +159,9 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		Observer:  a,
 		Revocable: a.req.revocable,
 	}
+	if a.req.mayBeKept() && h.pool.local.keeping.most > 0 { // costs a refused try a request for each obstacle
+		claim.Kept = isKeptNode
+	}
 	if !a.local.alone {
 		claim.Keep = func(node driver.Node) bool {
 			kept := h.pool.local.passPlace(&a.local, place{s, node, at.data})
@@ -200,40 +206,50 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 }
 
 // establish registers and enters a granted hold.
-func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *Lock) (err error) {
+func (h *Handle) establish(ctx context.Context, t *tenancy, turn int, a *acquisition, l *Lock) (err error) {
+	held := newHold(h, a.name, &a.req, t, turn)
+	if a.local.revoked {
+		held.life.revoke()
+	}
 	established, reported := false, false
 	defer func() {
 		if established {
 			return
 		}
 		// The pool or the handle is closed, or user code panics.
-		if held.tenancy.leave(true) == gaveBack { // passed on without a watch: the next holder watches at once
-			_ = held.tenancy.removeNode(ctx) // continues in the background on failure
+		if t.leave(time.Time{}, nothingMore) == gaveBack { // passed on without a watch: the next holder watches at once
+			_ = t.removeNode(ctx) // continues in the background on failure
 		}
 		if reported {
 			held.telemetry.Withdraw()
 		}
 	}()
-	if err = held.tenancy.session.Alive(ctx); err != nil {
-		held.tenancy.endIfLost(err) // so no other waiter has a turn
+	if err = t.session.Alive(ctx); err != nil {
+		t.endIfLost(err) // so no other waiter has a turn
 		return err
 	}
 	reported = true // first, because a registered hold can end at any moment
 	a.granted(held)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err = h.cause; err == nil {
-		err = h.pool.addHold(held)
+	err = h.register(held, a.req.shared, l)
+	established = err == nil
+	return err
+}
+
+// register registers a hold, and enters. The caller holds mu.
+func (h *Handle) register(held *hold, shared bool, l *Lock) error {
+	if h.cause != nil {
+		return h.cause
 	}
-	if err != nil {
+	if err := h.pool.addHold(held); err != nil {
 		return err
 	}
 	if h.holds == nil {
 		h.holds = map[string]*hold{}
 	}
 	h.holds[held.name] = held
-	l.hold, l.entry = held, held.entries.add(a.req.shared)
-	established = true
+	l.hold, l.entry = held, held.entries.add(shared)
 	return nil
 }
 
@@ -333,7 +349,7 @@ func (a *acquisition) Woken(e driver.Event, nearest bool) {
 }
 
 func (a *acquisition) granted(h *hold) {
-	h.telemetry.Begin(a.call, a.pool.telemetry, a.lock(), a.Traced())
+	h.telemetry.Begin(a.call, a.pool.telemetry, h.lock(), a.Traced())
 	a.Granted(h.tenancy.node, h.turn > 0)
 }
 

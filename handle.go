@@ -155,7 +155,10 @@ func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) 
 	}
 	h.mu.Unlock()
 	if held == nil && err == nil {
-		err = h.acquire(ctx, name, req, l)
+		var kept bool
+		if kept, err = h.enterKept(ctx, name, req, l); !kept {
+			err = h.acquire(ctx, name, req, l)
+		}
 	}
 	if err != nil {
 		return nil, notAcquired(req.String(), name, err)

@@ -22,6 +22,7 @@ type heldNode struct {
 	mu        sync.Mutex
 	node      driver.Node
 	watching  *driver.Watch // the newest, or nil
+	unfollow  func()        // ends the callback of a watch
 	replacing chan struct{} // closed when the replacement is over; nil if there is none
 }
 
@@ -84,6 +85,23 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 		case !n.replaced(node.Name):
 			return nil, driver.ErrRemoved
 		}
+	}
+}
+
+// onFire has act called, on a goroutine, when the watch on the node fires.
+func (n *heldNode) onFire(watch *driver.Watch, act func()) {
+	unfollow := watch.OnFire(func() { go act() })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unfollow = unfollow
+}
+
+// unwatch ends what onFire has begun.
+func (n *heldNode) unwatch() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unfollow != nil {
+		n.unfollow()
 	}
 }
 

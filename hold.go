@@ -24,21 +24,20 @@ type hold struct {
 	kind      driver.Kind // as granted
 	limit     int         // of a semaphore, as given by the caller
 	entries   entries     // guarded by handle.mu
-	rest      rest        // of HoldAtLeast
+	until     time.Time   // before which the lock does not come free (HoldAtLeast); guarded by handle.mu
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
 	telemetry telemetry.Hold
 }
 
-func newHold(h *Handle, a *acquisition, t *tenancy, turn int) *hold {
-	held := &hold{handle: h, name: a.name, kind: a.req.kind(), limit: a.req.limit, tenancy: t, turn: turn}
-	held.life.begin(a.req.revocable)
-	if a.local.revoked {
-		held.life.revoke()
-	}
+func newHold(h *Handle, name string, req *request, t *tenancy, turn int) *hold {
+	held := &hold{handle: h, name: name, kind: req.kind(), limit: req.limit, tenancy: t, turn: turn}
+	held.life.begin(req.revocable)
 	return held
 }
+
+func (h *hold) lock() telemetry.Lock { return telemetry.Lock{Name: h.name, Kind: h.kind} }
 
 // checkReentry returns the error of a request unfit to enter the hold again.
 func (h *hold) checkReentry(req *request) error {
@@ -406,13 +405,12 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	}
 	r.cause = cause
 	t := h.tenancy
-	watched := t.isWatched()
 	if err := t.session.Err(); err != nil { // watchSession may not have ended the hold yet
 		t.end()
 		r.conclude(canceled, err)
 		return r
 	}
-	left := h.leave(cause, watched)
+	left := h.leave(cause, watchedIf(t.isWatched()))
 	wait := canceled // used if a method of ctx panics: the release continues in the background
 	if left == notYet || left == gaveBack {
 		cancel := func() {}
@@ -421,15 +419,19 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	}
 	if left == notYet {
 		grace, end := outlasting(wait, checkGrace)
+		t.keep(grace)
 		_, err := t.watchNode(grace)
 		if err != nil && grace.Err() != nil && errors.Is(err, grace.Err()) {
 			err = wait.Err()
 		}
 		end()
 		r.conclude(wait, err)
-		left = h.leave(cause, true) // even without a watch: the next holder watches at once (tenancy.add)
+		left = h.leave(cause, nothingMore) // even without a watch: the next holder watches at once (tenancy.add)
 	}
-	r.asked, r.local = left == gaveBack, left == passedOn
+	r.asked, r.local = left == gaveBack, left == passedOn || left == staysKept
+	if left == staysKept {
+		t.after(left)
+	}
 	if r.asked {
 		r.conclude(wait, t.removeNode(wait))
 		return r
@@ -444,11 +446,35 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 
 // leave ends the turn of a hold ended for a cause. If the node stays, no request would
 // notice a removal of the node, so the node must have been watched.
-func (h *hold) leave(cause error, watched bool) leaving {
-	if !h.rest.until.IsZero() {
-		return h.beginRest(cause, watched)
+func (h *hold) leave(cause error, known knowledge) leaving {
+	var until time.Time
+	if cause == ErrNotHeld || cause == ErrHandleClosed {
+		h.handle.mu.Lock()
+		until = h.until
+		h.handle.mu.Unlock()
 	}
-	return h.tenancy.leave(watched)
+	return h.tenancy.leave(until, known)
+}
+
+// holdAtLeast applies HoldAtLeast to the hold that the lock is an entry of.
+func (l *Lock) holdAtLeast(d time.Duration) {
+	until := time.Now().Add(d)
+	h := l.hold.handle
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.hold.entries.index(l.entry) >= 0 && until.After(l.hold.until) {
+		l.hold.until = until
+	}
+}
+
+// cutShort returns an error for Close if the lock comes free before its time.
+func (h *hold) cutShort() error {
+	h.handle.mu.Lock()
+	defer h.handle.mu.Unlock()
+	if errors.Is(h.life.err(), ErrLockLost) {
+		return nil
+	}
+	return cutShort(h.name, h.until)
 }
 
 // conclude sets the error for the caller of a release from the service's answer err.
@@ -523,7 +549,7 @@ func (p *Pool) addHold(h *hold) error {
 	if t.lost {
 		return driver.ErrRemoved
 	}
-	if len(t.holds) == 0 {
+	if t.watcher == nil { // the first hold
 		s.tenancies[t.name] = append(s.tenancies[t.name], t)
 	}
 	p.held++
@@ -531,14 +557,16 @@ func (p *Pool) addHold(h *hold) error {
 	return nil
 }
 
-// removeHold unregisters an ended hold, unless the hold rests.
+// removeHold undoes addHold for an ended hold.
 func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if h.rest.timer == nil {
-			h.unregister()
+		t := h.tenancy
+		if i := slices.Index(t.holds, h); i >= 0 {
+			t.holds = slices.Delete(t.holds, i, i+1)
 		}
+		t.forgetUnused()
 		p.held--
 		p.noteDrained()
 	}()
@@ -550,7 +578,7 @@ func (p *Pool) removeHold(h *hold) {
 
 // noteDrained tells Shutdown when nothing is held and nothing rests. The caller holds mu.
 func (p *Pool) noteDrained() {
-	if p.held > 0 || p.resting > 0 || p.drained == nil {
+	if p.drained == nil || p.held > 0 || p.local.atRest() > 0 {
 		return
 	}
 	select {
@@ -558,17 +586,4 @@ func (p *Pool) noteDrained() {
 	default:
 		close(p.drained)
 	}
-}
-
-// unregister undoes addHold. The caller holds Pool.mu, and may call twice, if a hold has
-// rested by the time of the report.
-func (h *hold) unregister() {
-	t := h.tenancy
-	if i := slices.Index(t.holds, h); i >= 0 {
-		t.holds = slices.Delete(t.holds, i, i+1)
-	}
-	if len(t.holds) == 0 {
-		t.session.forget(t)
-	}
-	h.handle.pool.closeIfIdle(t.session)
 }

@@ -34,6 +34,12 @@ type Contender struct {
 	// For others Granted is zero, because the service does not record grants.
 	Granted time.Time
 
+	// Kept means that the pool of the node keeps the lock while no other contender wants the lock (see
+	// WithKeptLocks): the lock may be unused. Unused is since when no handle of this pool has
+	// used the lock, though the lock is not free (see also HoldAtLeast), and zero for others.
+	Kept   bool
+	Unused time.Time
+
 	// Local means a handle of this pool that waits for the lock without a node, behind
 	// another handle (see WithLocalTurns). Node is then a name for this pool's Revoke, as
 	// long as the handle waits without a node, and Asked is by this machine's clock.
@@ -60,7 +66,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
 			found, foreign, err := inspect(ctx, s, name)
 			local, behind := p.localWaiters(name)
-			q = Queue{Foreign: foreign, Contenders: describe(found, newestByNode(p.holdsOf(name)), local, behind)}
+			q = Queue{Foreign: foreign, Contenders: describe(found, p.turnsOf(name), local, behind)}
 			return err
 		})
 	}
@@ -70,18 +76,16 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 
 // describe describes contenders, some of them the pool's, and inserts the waiters in memory
 // after the node behind.
-func describe(found []*waitgraph.Contender, held map[string]*hold, local []Contender, behind string) (described []Contender) {
+func describe(found []*waitgraph.Contender, held map[string]newestTurn, local []Contender, behind string) (described []Contender) {
 	for _, c := range found {
 		told := tell(c)
-		h, turn := held[c.Name], 0
-		if h != nil {
-			told.Granted, turn = h.life.began, h.turn
-		}
-		told.Token, _ = packToken(c.Created, turn)
+		h, ours := held[c.Name]
+		told.Granted, told.Unused = h.granted, h.unused
+		told.Token, _ = packToken(c.Created, h.turn)
 		if first := c.Record.Token; first > 0 && first < told.Token { // of a downgraded lock
 			told.Token = first
-			if h != nil {
-				told.Token = h.knownToken()
+			if ours {
+				told.Token = h.token
 			}
 		}
 		described = append(described, told)
@@ -97,17 +101,26 @@ func describe(found []*waitgraph.Contender, held map[string]*hold, local []Conte
 func tell(c *waitgraph.Contender) Contender {
 	return Contender{
 		Lock: c.Lock, Node: c.Name, Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session,
-		Asked: c.Joined, Origin: Origin(c.Record.Origin), At: c.Record.At,
+		Asked: c.Joined, Kept: c.Record.Kept, Origin: Origin(c.Record.Origin), At: c.Record.At,
 	}
 }
 
-// newestByNode returns the newest of the holds of a lock for each of its nodes.
-func newestByNode(holds []*hold) map[string]*hold {
-	newest := map[string]*hold{}
-	for _, h := range holds {
-		node := h.tenancy.nodeNow().Name
-		if other := newest[node]; other == nil || other.turn < h.turn {
-			newest[node] = h
+// newestTurn is the newest turn of a node of the pool.
+type newestTurn struct {
+	turn    int
+	token   int64
+	granted time.Time
+	unused  time.Time // zero for a lock in use
+}
+
+// turnsOf returns the newest turns of a lock, by node.
+func (p *Pool) turnsOf(name string) map[string]newestTurn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	newest := map[string]newestTurn{}
+	for _, s := range p.sessions {
+		for _, t := range s.tenancies[name] {
+			newest[t.nodeNow().Name] = newestTurn{t.newest, t.knownToken(t.newest), t.granted, p.local.idleSince(&t.turns)}
 		}
 	}
 	return newest

@@ -26,6 +26,8 @@ type localQueues struct {
 	byName   map[string]*localQueue // with turns or a delegate
 	joined   int64                  // number of the newest waiter
 	passedOn atomic.Int64           // turns begun without a request
+	resting  int                    // locks at rest
+	keeping  keeping
 }
 
 // A localQueue is where calls wait for one lock in memory, in the order in which they
@@ -91,6 +93,10 @@ type turns struct {
 	expiry  *time.Timer // at until, if there are waiters
 	stopped bool        // there are no more turns
 	frozen  bool        // there is no turn while a downgrade is under way, or after it has failed
+	ended   bool        // the tenancy is over
+
+	all *localQueues
+	idle
 }
 
 // join adds a call to the queue for a lock, and reports false if the call is the delegate.
@@ -179,12 +185,8 @@ func (q *localQueue) advance() {
 		switch {
 		case t == nil || !t.hasOneFor(w):
 			q.delegate, w.wasKept = w, t != nil
-		case t.holders == 0 || t.shared:
-			t.last++
-			t.holders++
-			t.holder = w.span
-			q.all.passedOn.Add(1)
-			w.turns, w.turn = t, t.last
+		case t.holders == 0 && !t.isAtRest() || t.shared:
+			w.turns, w.turn = t, t.take(w.span)
 		default:
 			t.awaitExpiry()
 			return
@@ -196,12 +198,27 @@ func (q *localQueue) advance() {
 	}
 }
 
-// hasOneFor reports whether there is a turn for a waiter, now or when the present holders
-// have left. A node holds the lock for readers or for a writer: readers may hold the lock
-// for long, and readers of other processes must be able to share the lock.
+// take begins the next turn.
+func (t *turns) take(span trace.SpanContext) (turn int) {
+	t.last++
+	t.holders++
+	t.holder = span
+	t.state = inUse
+	t.all.passedOn.Add(1)
+	return t.last
+}
+
+// hasOne reports whether there is a turn for readers, or for a writer, now or when the
+// present holders have left. A node holds the lock for readers or for a writer: readers may
+// hold the lock for long, and readers of other processes must be able to share the lock.
+func (t *turns) hasOne(shared bool) bool {
+	return t.shared == shared && t.last+1 < t.all.most && !t.stopped && !t.frozen && !t.ended && !t.retired.Load()
+}
+
+// hasOneFor reports whether there is a turn for a waiter. As long as no other process waits,
+// which only a watched queue tells, there is no limit of time.
 func (t *turns) hasOneFor(w *localWaiter) bool {
-	return t.shared == w.shared && t.last+1 < t.queue.all.most && !t.stopped && !t.frozen &&
-		!t.retired.Load() && time.Now().Before(t.until)
+	return t.hasOne(w.shared) && (t.isAlone() || time.Now().Before(t.until))
 }
 
 // awaitExpiry makes the first waiter queue at the service when the time of the tenancy is
@@ -209,7 +226,7 @@ func (t *turns) hasOneFor(w *localWaiter) bool {
 // lock earlier.
 func (t *turns) awaitExpiry() {
 	if t.expiry == nil {
-		ls := t.queue.all
+		ls := t.all
 		t.expiry = time.AfterFunc(time.Until(t.until), func() { ls.change(t, func() {}) })
 	}
 }
@@ -252,27 +269,30 @@ func (ls *localQueues) change(t *turns, change func()) {
 	t.advance()
 }
 
-// leave ends the turn of a holder. If leave would pass the lock on, and must not, leave changes
-// nothing and returns notYet.
-func (ls *localQueues) leave(t *turns, mayPassOn bool) leaving {
+// leave ends the turn of a holder whose lock is not to come free before the given time. If the
+// service must be asked first, leave changes nothing and returns notYet.
+func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if !mayPassOn && t.passesOn() {
+	switch {
+	case known == nothingMore, t.ended:
+	case t.joins == nil && t.mayBecomeKept(), known == nothing && (t.passesOn() || time.Now().Before(until) || t.isAtRest() || t.mayBecomeKept()):
 		return notYet
+	}
+	if until.After(t.restUntil) {
+		t.restUntil = until
 	}
 	if t.holders--; t.holders == 0 {
 		t.advance()
 	}
-	if t.holders > 0 {
-		return passedOn
-	}
-	t.end()
-	return gaveBack
+	return t.settle()
 }
 
 // end ends the turns: the node of the tenancy is about to be removed, or lost.
 func (t *turns) end() {
+	t.ended = true
 	t.stopExpiry()
+	t.endIdle()
 	if t.isCurrent() {
 		t.queue.turns = nil
 		t.queue.advance()

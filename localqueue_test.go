@@ -39,7 +39,7 @@ func (q *queueTest) writer() *localWaiter { return q.join(false) }
 // grant grants the lock to a delegate, which has the first turn.
 func (q *queueTest) grant(w *localWaiter) *turns {
 	require.Same(q, w, w.queue.delegate)
-	t := &turns{queue: w.queue, retired: new(atomic.Bool), holders: 1, shared: w.shared}
+	t := &turns{queue: w.queue, all: &q.localQueues, tenancy: &tenancy{name: "a"}, retired: new(atomic.Bool), holders: 1, shared: w.shared}
 	q.change(t, t.begin)
 	return t
 }
@@ -73,13 +73,13 @@ func TestWritersHaveTurnsInTheirOrder(t *testing.T) {
 		first, second, third := q.writer(), q.writer(), q.writer()
 		turns := q.grant(first)
 		q.wait(second, third)
-		require.Equal(t, notYet, q.leave(turns, false), "it would pass the lock on")
-		require.Equal(t, passedOn, q.leave(turns, true))
+		require.Equal(t, notYet, q.leave(turns, time.Time{}, nothing), "it would pass the lock on")
+		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 1, second)
 		q.wait(third)
-		require.Equal(t, passedOn, q.leave(turns, true))
+		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 2, third)
-		require.Equal(t, gaveBack, q.leave(turns, false))
+		require.Equal(t, gaveBack, q.leave(turns, time.Time{}, nothing))
 		require.Empty(t, q.byName)
 	})
 }
@@ -102,12 +102,12 @@ func TestTurnsAreBoundedInNumber(t *testing.T) {
 		turns := q.grant(q.writer())
 		for turn := range 3 {
 			w := q.writer()
-			require.Equal(t, passedOn, q.leave(turns, true))
+			require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
 			q.has(turns, turn+1, w)
 		}
 		next := q.writer()
 		require.Same(t, next, next.queue.delegate)
-		require.Equal(t, gaveBack, q.leave(turns, false))
+		require.Equal(t, gaveBack, q.leave(turns, time.Time{}, nothing))
 		q.grant(next)
 	})
 }
@@ -208,7 +208,7 @@ func TestCallsQueueByTheTimeOfTheirRequest(t *testing.T) {
 		early := &localWaiter{began: q.began}
 		late := q.writer()
 		q.localQueues.join("a", early)
-		require.Equal(t, passedOn, q.leave(turns, true))
+		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 1, early)
 		q.wait(late)
 		require.Same(t, turns, q.giveUp(early), "it has a turn by now")

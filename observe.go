@@ -181,7 +181,7 @@ func (o *observer) pause(ctx context.Context, d time.Duration) {
 // describe describes contenders. What they said about themselves when they were first
 // seen is kept: a request to give up the lock overwrites what another client's node says.
 func (o *observer) describe(found []*waitgraph.Contender) []Contender {
-	described := describe(found, newestByNode(o.pool.holdsOf(o.name)), nil, "")
+	described := describe(found, o.pool.turnsOf(o.name), nil, "")
 	for i := range described {
 		c := &described[i]
 		for _, known := range o.last {
@@ -200,6 +200,7 @@ func sameContenders(a, b []Contender) bool {
 	for i := range a {
 		x, y := a[i], b[i]
 		x.Granted, y.Granted = time.Time{}, time.Time{} // becomes known later, without a change
+		x.Unused, y.Unused = time.Time{}, time.Time{}   // no event tells
 		if x != y {
 			return false
 		}

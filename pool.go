@@ -53,7 +53,6 @@ type Pool struct {
 	seekers    int             // calls waiting for a session
 	handles    map[*Handle]struct{}
 	held       int           // current holds
-	resting    int           // resting holds
 	drained    chan struct{} // created by Shutdown; closed when held is 0
 }
 
@@ -93,7 +92,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		id:        uuid.NewString(),
 		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
-		local:     localQueues{most: cfg.localTurns},
+		local:     localQueues{most: cfg.localTurns, keeping: keeping{most: cfg.keptLocks, unused: cfg.keptUnused}},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
 	p.alive, p.kill = context.WithCancelCause(context.Background())
@@ -282,6 +281,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 func (p *Pool) Shutdown(ctx context.Context) error {
 	refuseNil(ctx)
 	p.refuse(ErrPoolClosed)
+	p.giveBackKept(true)
 	p.mu.Lock()
 	if p.drained == nil {
 		p.drained = make(chan struct{})
@@ -315,8 +315,14 @@ func (p *Pool) Close() error {
 	p.kill(ErrPoolClosed)
 	p.mu.Lock()
 	sessions := p.sessions
+	var early error
 	var held []*hold
 	for _, s := range sessions {
+		for _, all := range s.tenancies {
+			for _, t := range all {
+				early = errors.Join(early, t.cutShort())
+			}
+		}
 		held = append(held, s.closeTenancies()...)
 	}
 	handles := slices.Collect(maps.Keys(p.handles)) // newHandle adds no more
@@ -326,7 +332,6 @@ func (p *Pool) Close() error {
 	for _, h := range handles { // before the sessions end, which an acquisition would take for a loss
 		guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
 	}
-	var early error
 	for _, h := range held {
 		early = errors.Join(early, h.cutShort())
 	}

@@ -204,6 +204,11 @@ func (r *request) kind() driver.Kind {
 	return driver.Exclusive
 }
 
+// mayBeKept reports whether the pool may keep the lock (WithKeptLocks).
+func (r *request) mayBeKept() bool {
+	return (r.op == opLock || r.op == opLockAll) && !r.plain
+}
+
 // recipe returns the recipe for the request, and the queue of the node that will hold
 // the lock.
 func (r *request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ import (
 type session struct {
 	driver.Session
 	users     int                   // guarded by Pool.mu: handles and calls that use the session now
-	tenancies map[string][]*tenancy // by name, guarded by Pool.mu: those with holds
+	tenancies map[string][]*tenancy // by name, guarded by Pool.mu: those that are not over, or have holds
 	views     recipe.Views          // of the queues in which handles wait
 
 	alarms alarms // of holders who want to know when the lease runs out
@@ -58,11 +59,18 @@ func (s *session) forget(t *tenancy) {
 func (s *session) closeTenancies() (holds []*hold) {
 	for name, all := range s.tenancies {
 		holds = append(holds, s.holdsOf(name)...)
-		for _, t := range slices.Clone(all) { // a tenancy goes when its last hold rests no longer
+		for _, t := range slices.Clone(all) { // a tenancy without holds goes
 			t.close()
 		}
 	}
 	return holds
+}
+
+// areNeighbors reports whether no other client has joined a queue between two nodes, as far
+// as the driver can tell.
+func (s *session) areNeighbors(before, after driver.Node) bool {
+	counter, ok := s.Session.(driver.Counter)
+	return !ok || counter.Adjoins(before, after)
 }
 
 func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
@@ -388,8 +396,12 @@ func (p *Pool) watchSession(s *session) {
 	case <-unremovable:
 		s.retired.Store(true)
 		p.mu.Lock()
+		all := slices.Concat(slices.Collect(maps.Values(s.tenancies))...)
 		p.closeIfIdle(s)
 		p.mu.Unlock()
+		for _, t := range all {
+			t.after(p.local.recall(&t.turns, false))
+		}
 		<-s.Done()
 	case <-s.Done():
 	}

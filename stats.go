@@ -17,6 +17,10 @@ type Stats struct {
 	Resting int // locks that were unlocked and are not free yet (see HoldAtLeast)
 	Waiting int // calls that wait for a lock
 
+	Kept      int   // locks that are kept and unused (see WithKeptLocks)
+	KeptTurns int64 // kept locks that were taken again, without a request
+	AskedBack int64 // kept locks that other contenders wanted
+
 	LocalTurns int64 // locks that were passed on among handles of the pool (see WithLocalTurns)
 
 	WaitCount    int64         // calls that waited for a handle, not for a lock
@@ -28,13 +32,19 @@ func (p *Pool) Stats() Stats {
 	slots := p.slots.Stat()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.local.mu.Lock()
+	defer p.local.mu.Unlock()
+	k := &p.local.keeping
 	return Stats{
 		MaxSessions:  p.cfg.maxSessions,
 		OpenSessions: len(p.sessions),
 		MaxHandles:   p.cfg.maxHandles,
 		InUse:        int(p.inUse.Load()), // puddle also counts slots that wait for a session
 		Held:         p.held,
-		Resting:      p.resting,
+		Resting:      p.local.resting,
+		Kept:         k.idle,
+		KeptTurns:    k.taken,
+		AskedBack:    k.asked,
 		Waiting:      int(p.waiting.Load()),
 		LocalTurns:   p.local.passedOn.Load(),
 		WaitCount:    slots.EmptyAcquireCount(),

@@ -30,12 +30,14 @@ func packToken(created int64, turn int) (int64, error) {
 }
 
 // knownToken returns the token, or 0 if it is not known yet.
-func (h *hold) knownToken() int64 {
-	created := h.tenancy.created.Load()
+func (h *hold) knownToken() int64 { return h.tenancy.knownToken(h.turn) }
+
+func (t *tenancy) knownToken(turn int) int64 {
+	created := t.created.Load()
 	if created == 0 {
 		return 0
 	}
-	token, _ := packToken(created, h.turn)
+	token, _ := packToken(created, turn)
 	return token
 }
 
@@ -54,19 +56,24 @@ type tenancy struct {
 	watcher *time.Timer // see keepWatching; set for the first hold
 
 	// Pool.mu guards the following.
-	holds   []*hold // that are registered
-	resting int     // how many of them rest
+	holds   []*hold   // that are registered
+	granted time.Time // to the newest holder
+	newest  int       // turn of the newest holder
+	closed  bool
 	lost    bool
 	revoked bool
 }
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
 	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
-	t.turns = turns{tenancy: t, retired: &s.retired, holders: 1, holder: a.span, shared: a.req.shared}
+	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: a.span, shared: a.req.shared}
 	t.session, t.queue, t.node, t.data = s, queue, node, data
 	t.alive, t.kill = context.WithCancel(context.Background())
 	if !a.local.alone {
 		t.turns.queue = a.local.queue
+	}
+	if a.req.mayBeKept() {
+		a.pool.local.noteUse(&t.turns, queue, node, s.areNeighbors)
 	}
 	return t
 }
@@ -82,6 +89,9 @@ var canceled = func() context.Context {
 // add registers a hold; the first hold begins the tenancy. The caller holds Pool.mu.
 func (t *tenancy) add(h *hold) {
 	t.holds = append(t.holds, h)
+	if h.turn >= t.newest {
+		t.newest, t.granted = h.turn, h.life.began
+	}
 	if t.watcher == nil {
 		t.watcher = time.AfterFunc(watchDelay, t.keepWatching)
 		t.pool.local.change(&t.turns, t.turns.begin)
@@ -98,15 +108,32 @@ func (t *tenancy) add(h *hold) {
 type leaving int
 
 const (
-	notYet   leaving = iota // the turn has not ended: the node must be watched first
-	rested                  // nobody gets the lock before its time (HoldAtLeast)
-	passedOn                // other handles of the pool have the lock
-	gaveBack                // no handle has the lock: the caller removes the node
+	notYet    leaving = iota // the turn has not ended: the service must be asked first
+	rested                   // nobody gets the lock before its time (HoldAtLeast)
+	staysKept                // the next handle of the pool that asks gets the lock (WithKeptLocks)
+	passedOn                 // other handles of the pool have the lock
+	gaveBack                 // no handle has the lock: the caller removes the node
 )
 
-// leave ends the turn of a holder.
-func (t *tenancy) leave(mayPassOn bool) leaving {
-	left := t.pool.local.leave(&t.turns, mayPassOn)
+// knowledge is what is known of a lock whose holder leaves.
+type knowledge int
+
+const (
+	nothing     knowledge = iota // the removal of the node would go unnoticed if the node stays
+	isWatched                    // the node is watched
+	nothingMore                  // whatever is known: the service was asked, or is not to be asked
+)
+
+func watchedIf(watched bool) knowledge {
+	if watched {
+		return isWatched
+	}
+	return nothing
+}
+
+// leave ends the turn of a holder whose lock is not to come free before the given time.
+func (t *tenancy) leave(until time.Time, known knowledge) leaving {
+	left := t.pool.local.leave(&t.turns, until, known)
 	if left == gaveBack {
 		t.end()
 	}
@@ -114,24 +141,44 @@ func (t *tenancy) leave(mayPassOn bool) leaving {
 }
 
 // drop ends the turn of a holder, and waits for no answer.
-func (t *tenancy) drop() {
-	if t.leave(true) == gaveBack {
+func (t *tenancy) drop() { t.after(t.leave(time.Time{}, nothingMore)) }
+
+// after does what is left to be done when a holder has left, and waits for no answer.
+func (t *tenancy) after(left leaving) {
+	switch left {
+	case gaveBack:
+		t.end()
 		_ = t.removeNode(canceled) // continues in the background
+	case staysKept:
+		t.pool.trimKept()
 	}
 }
 
 // close ends the tenancy, but no hold: the node is about to be removed, or lost. close reports
-// whether a hold has rested. The caller holds Pool.mu.
-func (t *tenancy) close() (rested bool) {
+// whether the lock was idle. The caller holds Pool.mu.
+func (t *tenancy) close() (wasIdle bool) {
 	t.kill()
 	if t.watcher != nil {
 		t.watcher.Stop()
 	}
-	t.pool.local.change(&t.turns, t.turns.end)
-	if rested = t.resting > 0; rested {
-		t.endRests()
+	t.unwatch()
+	t.pool.local.change(&t.turns, func() {
+		wasIdle = t.turns.state != inUse
+		t.turns.end()
+	})
+	t.closed = true
+	t.pool.noteDrained()
+	t.forgetUnused()
+	return wasIdle
+}
+
+// forgetUnused makes the session forget the tenancy when it is over and has no holds. The caller
+// holds Pool.mu.
+func (t *tenancy) forgetUnused() {
+	if t.closed && len(t.holds) == 0 {
+		t.session.forget(t)
+		t.pool.closeIfIdle(t.session)
 	}
-	return rested
 }
 
 // end closes the tenancy.
@@ -160,25 +207,18 @@ func (t *tenancy) keepWatching() {
 		return
 	}
 	defer p.work.Done()
-	for {
-		watch, err := t.watchNode(t.alive)
-		if t.alive.Err() != nil {
-			return
-		}
-		if err != nil { // look again after a pause, as if the connection had broken
-			watch = driver.NewWatch()
-			time.AfterFunc(lookAgainDelay, func() { watch.Fire(driver.Interrupted) })
-		}
-		fired, stop := driver.First(watch)
-		select {
-		case <-fired:
+	watch, err := t.watchNode(t.alive)
+	switch {
+	case t.alive.Err() != nil:
+	case err != nil:
+		time.AfterFunc(lookAgainDelay, t.keepWatching)
+	default:
+		t.onFire(watch, func() { // ends at once
 			if watch.Fired() == driver.Unnoticed {
 				p.telemetry.Rescued(t.alive, telemetry.Lock{Name: t.name, Kind: t.kind})
 			}
-		case <-t.alive.Done():
-			stop()
-			return
-		}
+			t.keepWatching()
+		})
 	}
 }
 
@@ -206,6 +246,7 @@ func (t *tenancy) revoke() {
 	for _, h := range holds {
 		h.life.revoke()
 	}
+	t.after(t.pool.local.recall(&t.turns, false))
 }
 
 // endIfLost ends the tenancy and its holds if err, of a request about its node, means
@@ -225,11 +266,11 @@ func (t *tenancy) endIfLost(err error) bool {
 func (t *tenancy) lose(cause error, remove bool) {
 	t.pool.mu.Lock()
 	t.lost = true
-	rested := t.close()
+	wasIdle := t.close()
 	holds := slices.Clone(t.holds)
 	t.pool.mu.Unlock()
 	holds = slices.DeleteFunc(holds, func(h *hold) bool { return !h.life.end(cause, false) })
-	if (len(holds) > 0 || rested) && remove {
+	if (len(holds) > 0 || wasIdle) && remove {
 		_ = t.removeNode(canceled) // continues in the background
 	}
 	for _, h := range holds {

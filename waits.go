@@ -149,7 +149,7 @@ func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
 	g, all := WaitGraph{}, []*shown(nil)
 	byNode := map[*waitgraph.Contender]*shown{}
 	for _, l := range locks {
-		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], newestByNode(p.holdsOf(l.name)), l.local, l.behind)}
+		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], p.turnsOf(l.name), l.local, l.behind)}
 		switch {
 		case l.queues == nil:
 			g.Unread = append(g.Unread, l.name)

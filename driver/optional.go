@@ -162,6 +162,13 @@ type Refuser interface {
 	Unremovable() <-chan struct{}
 }
 
+// Counter tells from the numbers of nodes whether other contenders have joined.
+type Counter interface {
+	// Adjoins reports whether after has joined the queue directly after before, with no
+	// contender in between. False may mean that the numbers do not tell.
+	Adjoins(before, after Node) bool
+}
+
 // Contender is a node with the details returned by Inspect.
 type Contender struct {
 	Node

@@ -78,10 +78,10 @@ func (w *Watch) Fired() Event {
 	return w.event
 }
 
-// onFire has f called when the watch fires, on the firing goroutine, or at once if the
+// OnFire has f called when the watch fires, on the firing goroutine, or at once if the
 // watch has fired. f must not block, nor use the watch. After stop, f is not called any
 // longer.
-func (w *Watch) onFire(f func()) (stop func()) {
+func (w *Watch) OnFire(f func()) (stop func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.event != 0 {
@@ -102,7 +102,7 @@ func First(watches ...*Watch) (fired <-chan struct{}, stop func()) {
 	first := make(chan struct{}, 1)
 	stops := make([]func(), 0, 4) // on the stack, as a rule
 	for _, w := range watches {
-		stops = append(stops, w.onFire(func() {
+		stops = append(stops, w.OnFire(func() {
 			select {
 			case first <- struct{}{}:
 			default:
@@ -123,6 +123,6 @@ func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc
 	if w == nil {
 		return ctx, end
 	}
-	stop := w.onFire(end)
+	stop := w.OnFire(end)
 	return ctx, func() { stop(); end() }
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -47,6 +48,11 @@ type Claim struct {
 	Observer Observer // may be nil
 
 	Revocable bool // the wait ends with ErrRevoked when the node is revoked
+
+	// Kept, if not nil, reports whether a contender with the data keeps the lock, perhaps
+	// without using the lock, and so answers to a claim that joins behind: by leaving or, if the
+	// lock is used, by changing the data. Try waits for the answer, for at most keptPatience.
+	Kept func(data []byte) bool
 
 	// Node is the node of an earlier claim in the queue, continued by this one, or zero if
 	// the claim is to join.
@@ -99,11 +105,64 @@ func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 // queue, or hold the lock.
 type onBlocked func(context.Context, *state) (step, error)
 
-func (c *Claim) failBusy(_ context.Context, x *state) (step, error) {
+func (c *Claim) failBusy(ctx context.Context, x *state) (step, error) {
 	if !x.listed {
 		return lists, nil // contenders in the view may be gone
 	}
+	if c.Kept != nil && !x.asked {
+		x.asked = true
+		if gone, err := c.awaitKept(ctx, x); gone || err != nil {
+			return lists, err
+		}
+	}
 	return 0, fmt.Errorf("%w: %s", ErrBusy, x.awaited[0])
+}
+
+// keptPatience bounds how long a try waits for the answers of contenders that keep a lock
+// without using it. An answer takes three round trips.
+const keptPatience = 100 * time.Millisecond
+
+// awaitKept waits until the contenders in the way have left, if all keep the lock without using it,
+// and reports whether they have.
+func (c *Claim) awaitKept(ctx context.Context, x *state) (gone bool, err error) {
+	obstacles, known := x.view.blocking(c.Rule, x.self)
+	if !known {
+		return false, nil
+	}
+	obstacles = slices.Clone(obstacles)
+	slices.Reverse(obstacles) // the awaited one first
+	watches, err := c.Session.Watch(ctx, c.Queue, obstacles...)
+	if err != nil {
+		return false, err
+	}
+	patience := time.NewTimer(keptPatience)
+	defer patience.Stop()
+	for i, w := range watches {
+		if w.Fired() == 0 && !c.Kept(w.Data) {
+			return false, nil
+		}
+		if i == 0 {
+			c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
+		}
+	}
+	for _, w := range watches {
+		fired, stop := driver.First(w)
+		select {
+		case <-fired:
+		case <-patience.C:
+			err = ErrBusy
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		stop()
+		if err == ErrBusy || w.Fired() == driver.Changed {
+			return false, nil
+		}
+		if err != nil {
+			return false, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
+		}
+	}
+	return true, nil
 }
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.

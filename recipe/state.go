@@ -26,6 +26,7 @@ type state struct {
 	view    *View
 	self    driver.Node
 	listed  bool          // the queue has been listed since self joined
+	asked   bool          // a try has waited for contenders that keep the lock
 	head    driver.Node   // of the queue, when awaited was decided
 	awaited []driver.Node // the contenders to watch, the nearest obstacle first
 }

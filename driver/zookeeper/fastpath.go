@@ -133,6 +133,11 @@ func (f *fastpaths) uses(dir string, w *watch) bool {
 	return f.byDir[dir].watched == w
 }
 
+// Adjoins implements driver.Counter.
+func (s *session) Adjoins(before, after driver.Node) bool {
+	return after.Seq == before.Seq+int64(nodeCount(before))
+}
+
 // watchOnQueue returns the watch on a queue's own node, or nil if there is none.
 func (s *session) watchOnQueue(dir string) *watch {
 	if w := s.watches.at(dir); w != nil && w.isArmed() {

@@ -32,6 +32,7 @@ type Record struct {
 	Origin
 	Ask   string `json:"ask,omitempty"`   // identifies the request, perhaps of several nodes
 	Local bool   `json:"local,omitempty"` // the process may pass the lock on to other requests of the process
+	Kept  bool   `json:"kept,omitempty"`  // the process keeps the lock while no other contender wants the lock, used or not
 	Token int64  `json:"token,omitempty"` // of a downgraded lock, whose node is newer than the token, or of a run
 	Was   string `json:"was,omitempty"`   // of a downgraded lock: the name of the replaced node
 	Run   string `json:"run,omitempty"`   // of the record of a run: different for each
@@ -86,6 +87,11 @@ func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 		return o
 	}
 	return append(data, '}')
+}
+
+// Kept adds to the data of a node that the process keeps the lock.
+func Kept(data []byte) []byte {
+	return append(data[:len(data)-1:len(data)-1], `,"kept":true}`...)
 }
 
 // Downgraded adds to the data of a node the fencing token of the lock, and the name of the

@@ -43,6 +43,9 @@ type Acquisition struct {
 func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
 	*a = Acquisition{t: t, lock: lock, position: -1, began: time.Now()}
 	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
+	if traced := a.Traced(); traced != t.traces.Load() {
+		t.traces.Store(traced)
+	}
 	if a.span.IsRecording() {
 		a.describe(permits)
 	}
@@ -271,4 +274,12 @@ func (a *Acquisition) finish(span trace.Span, err error) {
 		}
 	}
 	span.End()
+}
+
+// Traces reports whether the latest acquisition had a tracer provider.
+func (t *Telemetry) Traces() bool { return t.traces.Load() }
+
+// AcquiredAtOnce reports an acquisition without a request, a wait and a span.
+func (t *Telemetry) AcquiredAtOnce(ctx context.Context, lock Lock, began time.Time) {
+	t.acquired(ctx, lock, began, false, nil)
 }

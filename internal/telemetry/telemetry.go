@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -91,6 +92,7 @@ type Telemetry struct {
 	tracer    trace.Tracer
 	start     []trace.SpanStartOption
 	longWaits longWaits
+	traces    atomic.Bool // the latest acquisition had a tracer provider
 	meters
 }
 

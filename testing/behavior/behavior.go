@@ -112,6 +112,7 @@ var groups = []struct {
 	{"LockAll", multiTests},
 	{"HoldAtLeast", holdAtLeastTests},
 	{"LocalTurns", turnTests},
+	{"KeptLocks", keepTests},
 	{"Look", lookTests},
 	{"Revoke", revokeTests},
 	{"Once", onceTests},

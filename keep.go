@@ -1,0 +1,421 @@
+package lockpool
+
+// This file has kept locks: the node stays after the last unlock until another contender asks.
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+)
+
+// A pool with WithKeptLocks keeps the node of a lock that other processes do not want. The
+// next holder has a turn under the node, as after any other handle of the pool, with the same
+// checks and without a request. What excludes others is the node alone. The watch on the queue,
+// which fires when another contender joins, only tells when to give the lock back, as do the
+// time, the number of kept locks, a revocation and a lost connection.
+// (GFS2 and distributed lock managers cache locks in this way; Chubby tells
+// holders of conflicting requests.)
+
+// keeping is what a pool knows of kept locks. localQueues.mu guards it.
+type keeping struct {
+	most   int           // kept locks; 0 if the pool keeps none
+	unused time.Duration // how long
+	closed bool          // Shutdown or Close has begun
+
+	order  list.List   // of *turns with a watch on the queue; the kept among them in the order of their last use
+	idle   int         // how many of them are kept
+	sweep  *time.Timer // set while order is not empty
+	habits map[string]habit
+	taken  int64 // turns of kept locks
+	asked  int64 // kept locks that others wanted
+}
+
+// kept is the part of the turns about keeping the lock.
+type kept struct {
+	wanted  bool // the lock is to be kept while no other contender wants the lock
+	joins   *driver.Watch
+	stop    func() // ends the callback of joins
+	reused  int    // turns of the kept lock
+	element *list.Element
+}
+
+// A habit tells whether a lock is worth keeping: a kept lock that others want costs an
+// event, and the start of keeping costs four requests.
+type habit struct {
+	last   driver.Node // of the pool
+	alone  int         // uses in a row with no other contender in between
+	needed int         // to keep the lock
+}
+
+const (
+	mostNeeded  = 1024
+	worthwhile  = 8 // turns of a kept lock that make up for the cost
+	habitFactor = 4 // habits remembered for each kept lock
+)
+
+// noteUse records the use of a lock by a new node of the pool. next reports whether no other
+// client has joined between two nodes.
+func (ls *localQueues) noteUse(t *turns, name string, node driver.Node, next func(before, after driver.Node) bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	k := &ls.keeping
+	if k.most == 0 {
+		return
+	}
+	if k.habits == nil {
+		k.habits = map[string]habit{}
+	}
+	h, known := k.habits[name]
+	switch {
+	case !known:
+		h.needed = 1
+	case next(h.last, node):
+		h.alone++
+	default:
+		h.alone = 0
+	}
+	h.last = node
+	if !known && len(k.habits) >= habitFactor*k.most {
+		for other := range k.habits {
+			delete(k.habits, other)
+			break
+		}
+	}
+	k.habits[name] = h
+	t.wanted = h.alone >= h.needed
+}
+
+// noteEnd records how keeping a lock has ended.
+func (k *keeping) noteEnd(t *turns, asked bool) {
+	h, known := k.habits[t.tenancy.name]
+	if !known {
+		return
+	}
+	if t.reused >= worthwhile {
+		h.needed = 1
+	} else {
+		h.needed = min(2*h.needed, mostNeeded)
+	}
+	if asked {
+		h.alone = 0
+		k.asked++
+	}
+	k.habits[t.tenancy.name] = h
+}
+
+// isAlone reports whether the queue is watched, and no other contender has joined.
+func (t *turns) isAlone() bool { return t.joins != nil && t.joins.Fired() == 0 }
+
+// mayBecomeKept reports whether the lock becomes kept if the last holder leaves and no
+// other contender wants the lock.
+func (t *turns) mayBecomeKept() bool {
+	return (t.joins == nil || t.isAlone()) && t.holders == 1 && t.isWorthKeeping()
+}
+
+// isWorthKeeping reports whether the lock is to be kept, and there are turns. The node of a
+// downgraded lock says more than a mark would leave.
+func (t *turns) isWorthKeeping() bool {
+	downgraded := t.shared && t.tenancy.kind != driver.Shared
+	return t.wanted && !downgraded && !t.all.keeping.closed && t.hasOne(t.shared) && t.hasPlace()
+}
+
+// hasPlace reports whether later calls find the turns in the queue of the process, or may.
+func (t *turns) hasPlace() bool {
+	if t.queue == nil {
+		return t.all.byName[t.tenancy.name] == nil
+	}
+	return t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() == 0
+}
+
+// becomesKept makes a lock without a holder a kept lock, and reports whether it did.
+func (t *turns) becomesKept() bool {
+	k := &t.all.keeping
+	if !t.isAlone() || !t.isWorthKeeping() {
+		return false
+	}
+	if t.queue == nil {
+		t.queue = &localQueue{all: t.all, name: t.tenancy.name, turns: t}
+		t.all.byName[t.queue.name] = t.queue
+	}
+	t.state, t.since = isKept, time.Now()
+	k.idle++
+	if t.element == nil {
+		t.element = k.order.PushBack(t)
+	} else {
+		k.order.MoveToBack(t.element)
+	}
+	if k.sweep == nil {
+		k.sweep = time.AfterFunc(k.unused, t.tenancy.pool.sweepKept)
+	}
+	return true
+}
+
+// forgetKept is called at the end of the turns.
+func (t *turns) forgetKept() {
+	if t.stop != nil {
+		t.stop()
+		t.stop = nil
+	}
+	if t.element != nil {
+		t.all.keeping.order.Remove(t.element)
+		t.element = nil
+	}
+}
+
+// takeKept gives a call a turn of a kept lock, if the lock is kept. Events that have arrived
+// count already, though the goroutine they begin may not have run.
+func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
+		return nil, 0
+	}
+	t = q.turns
+	t.endIdle()
+	t.reused++
+	ls.keeping.taken++
+	return t, t.take(trace.SpanContext{})
+}
+
+// recall ends keeping, and gives the lock back if it is unused; the present holder is the last.
+// asked says that another contender wants the lock.
+func (ls *localQueues) recall(t *turns, asked bool) leaving {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if t.ended {
+		return passedOn
+	}
+	if t.joins != nil {
+		ls.keeping.noteEnd(t, asked)
+	}
+	t.wanted, t.stopped = false, true
+	if t.state != isKept {
+		t.advance()
+		return passedOn
+	}
+	t.end()
+	return gaveBack
+}
+
+// due returns the kept locks that have been unused for too long, or that are too many, which
+// have ended.
+func (k *keeping) due(p *Pool) (due []*tenancy) {
+	now := time.Now()
+	for busy := 0; busy < k.order.Len(); {
+		t := k.order.Front().Value.(*turns)
+		switch {
+		case t.state != isKept:
+			k.order.MoveToBack(t.element)
+			busy++
+			continue
+		case k.idle <= k.most && !k.closed && now.Sub(t.since) < k.unused:
+			k.sweep.Reset(t.since.Add(k.unused).Sub(now))
+			return due
+		case k.idle <= k.most && !k.closed:
+			k.noteEnd(t, false)
+		}
+		t.end()
+		due = append(due, t.tenancy)
+	}
+	if k.sweep != nil && k.order.Len() == 0 {
+		k.sweep.Stop()
+		k.sweep = nil
+	} else if k.sweep != nil {
+		k.sweep.Reset(k.unused)
+	}
+	return due
+}
+
+// sweepKept gives back the kept locks that are unused for too long, or too many. close says
+// that from now on none is kept.
+func (p *Pool) sweepKept() { p.giveBackKept(false) }
+
+func (p *Pool) giveBackKept(closes bool) {
+	if !p.begin() {
+		return
+	}
+	defer p.work.Done()
+	p.local.mu.Lock()
+	p.local.keeping.closed = p.local.keeping.closed || closes
+	due := p.local.keeping.due(p)
+	p.local.mu.Unlock()
+	for _, t := range due {
+		t.after(gaveBack)
+	}
+}
+
+// keep begins to watch for other contenders, and marks the node for their tries. The
+// caller calls watchNode.
+func (t *tenancy) keep(ctx context.Context) {
+	ls := &t.pool.local
+	ls.mu.Lock()
+	wanted := t.turns.wanted && t.turns.joins == nil
+	ls.mu.Unlock()
+	if !wanted {
+		return
+	}
+	var joins *driver.Watch
+	err := t.mark(ctx, nodedata.Kept(t.data)) // first, because the watch may fire for each change
+	if err == nil {
+		if joins, err = t.watchJoins(ctx); joins == nil {
+			_ = t.mark(ctx, t.data)
+		}
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if t.turns.wanted = err == nil && joins != nil; t.turns.wanted && !t.turns.ended {
+		t.turns.joins, t.turns.stop = joins, joins.OnFire(func() { go t.joined(joins) })
+	}
+}
+
+// watchJoins returns a watch that fires when another contender has joined the queue, or nil
+// if there is another one.
+func (t *tenancy) watchJoins(ctx context.Context) (*driver.Watch, error) {
+	follower, err := driver.Offer[driver.Follower](t.session.Session)
+	if err != nil {
+		return nil, err
+	}
+	alone := true
+	f, err := follower.Follow(ctx, t.queue, func(nodes []driver.Node) (n int, complete bool) {
+		alone = t.isFree(nodes)
+		return 0, !alone
+	})
+	if err != nil || !alone || len(f.Watches) == 0 {
+		return nil, err
+	}
+	return f.Watches[len(f.Watches)-1], nil
+}
+
+// isFree reports whether no other contender wants the lock: readers do not want what a reader has.
+func (t *tenancy) isFree(nodes []driver.Node) bool {
+	own := t.nodeNow()
+	for _, n := range nodes {
+		if n != own && (own.Kind != driver.Shared || n.Kind != driver.Shared) {
+			return false
+		}
+	}
+	return true
+}
+
+// joined is called when the watch on the queue has fired.
+func (t *tenancy) joined(joins *driver.Watch) {
+	if !t.pool.begin() {
+		return
+	}
+	defer t.pool.work.Done()
+	changed := joins.Fired() == driver.Changed
+	if changed && t.nodeNow().Kind == driver.Shared { // perhaps it was another reader
+		if again, err := t.watchJoins(t.alive); err == nil && again != nil && t.watchAgain(again) {
+			return
+		}
+	}
+	left := t.pool.local.recall(&t.turns, changed)
+	t.after(left)
+	if left != gaveBack {
+		_ = t.mark(t.alive, t.data) // so that tries do not wait for an answer
+	}
+}
+
+// watchAgain replaces the watch on the queue.
+func (t *tenancy) watchAgain(joins *driver.Watch) bool {
+	ls := &t.pool.local
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if t.turns.ended {
+		return true
+	}
+	t.turns.joins, t.turns.stop = joins, joins.OnFire(func() { go t.joined(joins) })
+	return true
+}
+
+// mark rewrites the node.
+func (t *tenancy) mark(ctx context.Context, data []byte) error {
+	node, err := t.current(ctx)
+	if err == nil {
+		err = t.session.Rewrite(ctx, t.queue, node, data)
+	}
+	if errors.Is(err, driver.ErrRemoved) {
+		t.endIfLost(err)
+	}
+	return err
+}
+
+// isKeptNode reports whether the data of a node says that the pool keeps the lock.
+func isKeptNode(data []byte) bool { return nodedata.Parse(data).Kept }
+
+// trimKept gives back the longest unused of too many kept locks.
+func (p *Pool) trimKept() {
+	p.local.mu.Lock()
+	over := p.local.keeping.idle > p.local.keeping.most
+	p.local.mu.Unlock()
+	if over {
+		p.giveBackKept(false)
+	}
+}
+
+// takeKept gives a call that does not wait in memory a turn of a kept lock.
+func (a *acquisition) takeKept() (*tenancy, int) {
+	if a.pool.local.keeping.most == 0 || !a.req.mayBeKept() { // a delegate finds itself in the way
+		return nil, 0
+	}
+	t, turn := a.pool.local.takeKept(a.name, a.req.shared)
+	if t == nil {
+		return nil, 0
+	}
+	accepted := false
+	defer func() {
+		if !accepted { // user code panics
+			t.tenancy.drop()
+		}
+	}()
+	a.onSession(t.tenancy.session)
+	accepted = true
+	return t.tenancy, turn
+}
+
+// enterKept gives the handle a turn of a kept lock. It is acquire without a request, and
+// without a span: a pool with a tracer takes the longer way.
+func (h *Handle) enterKept(ctx context.Context, name string, req *request, l *Lock) (done bool, err error) {
+	p := h.pool
+	if p.local.keeping.most == 0 || !req.mayBeKept() || p.telemetry.Traces() {
+		return false, nil
+	}
+	t, turn := p.local.takeKept(name, req.shared)
+	if t == nil {
+		return false, nil
+	}
+	held := newHold(h, name, req, t.tenancy, turn)
+	established, reported := false, false
+	defer func() {
+		if !established {
+			t.tenancy.drop()
+			if reported {
+				held.telemetry.Withdraw()
+			}
+		}
+	}()
+	if err := t.tenancy.session.Alive(canceled); err != nil {
+		t.tenancy.endIfLost(err)
+		return false, nil // acquire asks
+	}
+	reported = true
+	held.telemetry.Begin(ctx, p.telemetry, held.lock(), false)
+	p.telemetry.AcquiredAtOnce(ctx, held.lock(), held.life.began)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.acquiring { // the call has begun meanwhile
+		return true, ErrConcurrentUse
+	}
+	if err := h.register(held, req.shared, l); err != nil {
+		return true, err
+	}
+	established = true
+	return true, nil
+}
