@@ -75,8 +75,11 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 }
 
 // describe describes contenders, some of them the pool's, and inserts the waiters in memory
-// after the node behind.
+// after the node behind, without the waiter that is among the contenders.
 func describe(found []*waitgraph.Contender, held map[string]newestTurn, local []Contender, behind string) (described []Contender) {
+	if len(local) > 0 && slices.ContainsFunc(found, func(c *waitgraph.Contender) bool { return c.Name == local[0].Node }) {
+		local = local[1:]
+	}
 	for _, c := range found {
 		told := tell(c)
 		h, ours := held[c.Name]

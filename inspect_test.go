@@ -4,11 +4,13 @@ package lockpool_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // Look/Queue of testing/behavior tests what Queue says of contenders of lockpool.
@@ -40,4 +42,29 @@ func TestQueueTellsContendersAndForeignNodesApart(t *testing.T) {
 	require.False(t, exists, "Queue creates nothing")
 	require.NoError(t, b.Admin.Delete(curator, -1))
 	b.Unlock(l)
+}
+
+// A waiter in memory whose turn it is to queue at the service does so while Queue reads.
+func TestQueueShowsEachWaiterOnce(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+		p := b.Pool()
+		l := b.Lock(p, "a")
+		first := b.StartLock(p, "a")
+		b.AwaitWaiting(p, 1)
+		second := b.StartLock(p, "a")
+		b.AwaitWaiting(p, 2)
+		read := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetChildren2}}, Do: zktest.DelayReply(200 * time.Millisecond)})
+		q, err := p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Equal(t, 1, read.Fired())
+		require.Len(t, q.Contenders, 3)
+		b.AwaitQueue("a", 2)
+		q, err = p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Len(t, q.Contenders, 3)
+		require.Equal(t, []bool{false, false, true}, []bool{q.Contenders[0].Local, q.Contenders[1].Local, q.Contenders[2].Local})
+		b.Unlock(l)
+		b.Unlock(first.Granted())
+		b.Unlock(second.Granted())
+	})
 }

@@ -178,7 +178,6 @@ func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 		return nil, 0
 	}
 	t = q.turns
-	t.endIdle()
 	t.reused++
 	ls.keeping.taken++
 	return t, t.take(trace.SpanContext{})

@@ -200,10 +200,10 @@ func (q *localQueue) advance() {
 
 // take begins the next turn.
 func (t *turns) take(span trace.SpanContext) (turn int) {
+	t.endIdle()
 	t.last++
 	t.holders++
 	t.holder = span
-	t.state = inUse
 	t.all.passedOn.Add(1)
 	return t.last
 }
@@ -390,17 +390,20 @@ func (q *localQueue) front() (t *tenancy, delegate *progress) {
 }
 
 // find returns copies of the waiters for a lock, and the tenancy and the delegate before them.
-func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, delegate *progress) {
+func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, delegate *localWaiter) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
 	if q == nil {
 		return nil, nil, nil
 	}
+	if d := q.delegate; d != nil {
+		delegate = &localWaiter{id: d.id, shared: d.shared, began: d.began, span: d.span, hasWaited: d.hasWaited, progress: d.progress}
+	}
 	for w := range q.waiting() {
 		waiters = append(waiters, localWaiter{id: w.id, shared: w.shared, began: w.began, span: w.span})
 	}
-	t, delegate = q.front()
+	t, _ = q.front()
 	return waiters, t, delegate
 }
 

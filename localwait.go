@@ -118,25 +118,33 @@ func (p *Pool) localName(id int64) string {
 	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, id)
 }
 
-// localWaiters returns the waiters for the lock that have no node, and the node that
-// they wait behind.
+// localWaiters returns the waiters for the lock in memory, and the node that they wait behind.
+// The first is a delegate that was one of them: the node may be too new for the caller, or not
+// be there yet.
 func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 	found, t, delegate := p.local.find(name)
 	if t != nil {
 		behind = t.nodeNow().Name
 	}
-	if delegate != nil {
-		behind = cmp.Or(delegate.now().node, behind)
-	}
-	for _, w := range found {
+	add := func(w localWaiter, node string) {
 		kind := driver.Exclusive
 		if w.shared {
 			kind = driver.Shared
 		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
 		waiters = append(waiters, Contender{
-			Lock: name, Node: p.localName(w.id), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
+			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
 		})
+	}
+	if delegate != nil {
+		node := delegate.progress.now().node
+		behind = cmp.Or(node, behind)
+		if delegate.hasWaited {
+			add(*delegate, node)
+		}
+	}
+	for _, w := range found {
+		add(w, "")
 	}
 	return waiters, behind
 }
