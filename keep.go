@@ -46,7 +46,7 @@ type kept struct {
 }
 
 // A habit tells whether a lock is worth keeping: a kept lock that others want costs an
-// event, and the start of keeping costs four requests.
+// event, and the start of keeping costs five requests.
 type habit struct {
 	last   driver.Node // of the pool
 	alone  int         // uses in a row with no other contender in between

@@ -92,7 +92,7 @@ func (s *stage) counts() counts {
 }
 
 // pool opens a pool. The session is opened when first needed.
-func (s *stage) pool() *lockpool.Pool {
+func (s *stage) pool(opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: []string{"zk:2181"}, SessionTimeout: s.timeout, Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -101,15 +101,15 @@ func (s *stage) pool() *lockpool.Pool {
 		},
 	})
 	require.NoError(s, err)
-	pool, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithOwner("scale"))
+	pool, err := lockpool.OpenConnector(connector, append(opts, lockpool.WithMaxSessions(1), lockpool.WithOwner("scale"))...)
 	require.NoError(s, err)
 	s.Cleanup(func() { require.NoError(s, pool.Close()) })
 	return pool
 }
 
 // connected returns a pool with a session.
-func (s *stage) connected() *lockpool.Pool {
-	p := s.pool()
+func (s *stage) connected(opts ...lockpool.Option) *lockpool.Pool {
+	p := s.pool(opts...)
 	s.unlock(s.lock(p, "another"))
 	return p
 }
@@ -237,6 +237,15 @@ func uncontended(t *testing.T, k int) operations {
 			found["k locks of one session, held for an hour"] = s.measureLong(time.Hour, 1)
 			require.NoError(t, m.Unlock(ctx))
 		}
+
+		keeping := s.connected(lockpool.WithKeptLocks(0, calm))
+		s.unlock(s.lock(keeping, "kept"))
+		l = s.lock(keeping, "kept")
+		found["`Unlock`, from which on the lock is [kept](guide.md#locks-that-stay-with-a-process)"] = s.measure(func() { s.unlock(l) })
+		found["`Lock` and `Unlock` of a kept lock"] = s.measure(func() { s.unlock(s.lock(keeping, "kept")) })
+		found["`Lock` of a lock that another pool keeps"] = s.measure(func() { l = s.lock(q, "kept") })
+		s.unlock(l)
+
 		another := s.connected()
 		found["`Close`"] = s.measure(func() { require.NoError(t, another.Close()) })
 	})
