@@ -25,8 +25,9 @@ func lsCommand(c *connection) *cobra.Command {
 		Short: "List the locks that have a holder or a waiter",
 		Long: `Ls lists the locks that have a holder or a waiter: all, or those below PREFIX, such as
 orders. HELD is the time since the first holder asked, which is the longest that it can
-have held the lock: the service does not record the grant. WAITING is the time since the
-first waiter asked.`,
+have held the lock: the service does not record the grant. A kept lock may be unused: its
+process keeps the lock until another one asks. WAITING is the time since the first waiter
+asked.`,
 		Example: "  lockpool ls\n  lockpool ls orders --json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
@@ -51,6 +52,7 @@ func showCommand(c *connection) *cobra.Command {
 		Short: "Show who holds a lock, and who waits for it",
 		Long: `Show prints the holders and waiters of a lock in the order in which they asked: who they
 are, when they asked by the service's clock, and their token, trace, session and node.
+A kept lock may be unused: its process keeps the lock until another one asks.
 Nodes are what lockpool break and lockpool revoke accept.`,
 		Example: "  lockpool show orders/42\n  lockpool show orders/42 --json",
 		Args:    cobra.ExactArgs(1),
@@ -87,6 +89,7 @@ type lockJSON struct {
 	Name    string     `json:"name"`
 	Kind    string     `json:"kind"`
 	Holders int        `json:"holders"`
+	Kept    int        `json:"kept"` // of the holders
 	Waiters int        `json:"waiters"`
 	Held    *time.Time `json:"first_holder_asked"` // null if there is none
 	Waited  *time.Time `json:"first_waiter_asked"`
@@ -97,9 +100,9 @@ func list(w io.Writer, queues []lockpool.Queue, now time.Time, asJSON bool) erro
 	locks, rows := []lockJSON{}, [][]string{{"NAME", "KIND", "HOLDERS", "WAITERS", "HELD", "WAITING"}}
 	for _, q := range queues {
 		s := summarize(q)
-		locks = append(locks, lockJSON{q.Name, s.kind, s.holders, s.waiters, timeOrNull(s.held), timeOrNull(s.waited)})
+		locks = append(locks, lockJSON{q.Name, s.kind, s.holders, s.kept, s.waiters, timeOrNull(s.held), timeOrNull(s.waited)})
 		rows = append(rows, []string{
-			quoted(q.Name), s.kind, strconv.Itoa(s.holders), strconv.Itoa(s.waiters), heldFor(now, s.held), waitedFor(now, s.waited),
+			quoted(q.Name), s.kind, strconv.Itoa(s.holders), strconv.Itoa(s.waiters), s.heldFor(now), waitedFor(now, s.waited),
 		})
 	}
 	switch {
@@ -121,6 +124,7 @@ type queueJSON struct {
 
 type contenderJSON struct {
 	Holds   bool      `json:"holds"`
+	Kept    bool      `json:"kept,omitempty"`
 	Kind    string    `json:"kind"`
 	Permits int       `json:"permits,omitempty"`
 	Asked   time.Time `json:"asked"`
@@ -140,7 +144,7 @@ func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 		out := queueJSON{Name: q.Name, Contenders: []contenderJSON{}, Foreign: append([]string{}, q.Foreign...)}
 		for _, c := range q.Contenders {
 			out.Contenders = append(out.Contenders, contenderJSON{
-				c.Holds, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Token, c.Session, c.Node,
+				c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Token, c.Session, c.Node,
 			})
 		}
 		return printJSON(w, out)

@@ -35,6 +35,7 @@ func unread(g lockpool.WaitGraph) error {
 type summary struct {
 	kind             string // of the first contender
 	holders, waiters int
+	kept             int       // holders whose pools keep the lock, used or not
 	held, waited     time.Time // the longest time of the first holder, and of the first waiter
 }
 
@@ -50,8 +51,20 @@ func summarize(q lockpool.Queue) (s summary) {
 		if *n++; *n == 1 || heldSince(c).Before(*since) {
 			*since = heldSince(c)
 		}
+		if c.Holds && c.Kept {
+			s.kept++
+		}
 	}
 	return s
+}
+
+// heldFor is the time since the first holder asked, or says that all holders keep the lock,
+// which may be unused.
+func (s summary) heldFor(now time.Time) string {
+	if s.holders > 0 && s.kept == s.holders {
+		return "kept"
+	}
+	return heldFor(now, s.held)
 }
 
 // heldSince is the earliest possible time of a contender's grant, or of asking.
@@ -83,10 +96,14 @@ func where(c lockpool.Contender) string {
 	return fmt.Sprintf("process %d on %s", c.PID, c.Host)
 }
 
-// kindOf returns the kind of a contender, and how many permits it has or wants.
+// kindOf returns the kind of a contender, how many permits it has or wants, and whether its
+// pool keeps the lock.
 func kindOf(c lockpool.Contender) string {
-	if c.Permits > 0 {
+	switch {
+	case c.Permits > 0:
 		return fmt.Sprintf("%s, %d permits", c.Kind, c.Permits)
+	case c.Kept:
+		return c.Kind + ", kept"
 	}
 	return c.Kind
 }

@@ -399,7 +399,7 @@ func (t *top) viewLocks(height int) []string {
 			holder = who(h[0])
 		}
 		rows = append(rows, []string{
-			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), heldFor(t.now, s.held), ansi.Truncate(quoted(q.Name), t.width/2, "…"), holder,
+			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), s.heldFor(t.now), ansi.Truncate(quoted(q.Name), t.width/2, "…"), holder,
 		})
 	}
 	lines := columns(rows, 1, 2, 3, 4)

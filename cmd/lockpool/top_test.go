@@ -103,7 +103,7 @@ func TestTopIsLive(t *testing.T) {
    WAITERS  WAITING  HOLDERS  HELD  NAME         HOLDER
 >        2 0s        1 ≤0s  orders/42    billing, process 101 on web1
          1 0s        1 ≤0s  stock/7      cart, process 202 on web2
-         0        -        1 ≤0s  cron/backup  cron, process 505 on web5
+         0        -        1  kept  cron/backup  cron, process 505 on web5
 
 orders/42: 1 holder, 2 waiters
 billing, process 101 on web1 holds it for ≤0s (mutex)
@@ -133,11 +133,12 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 	for pid := 606; pid < 609; pid++ {
 		waiters = append(waiters, s.contender(conn, "cron/backup", "cron", pid))
 	}
-	sc.contains("         3 0s        1 ≤0s  cron/backup")
+	sc.contains("         3 0s        1  kept  cron/backup")
 	sc.contains(">        1 0s        1 ≤0s  stock/7")
 
 	// A lock gone from the list is not shown any more.
 	sc.press("Home")
+	sc.contains("cron, process 505 on web5 holds it for ≤0s (mutex, kept)")
 	for _, node := range append(waiters, s.Children("cron/backup")[0]) {
 		require.NoError(t, conn.Delete(s.Chroot+"/cron/backup/"+node, -1))
 	}

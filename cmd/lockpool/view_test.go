@@ -71,14 +71,16 @@ func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...s
 }
 
 // contend makes billing hold an order's lock. Two processes wait for the lock. One of them,
-// cart, holds the stock; a third process waits for the stock.
+// cart, holds the stock; a third process waits for the stock. The process cron keeps a lock.
 func (s *shell) contend(conn *zk.Conn) {
 	s.contender(conn, "orders/42", "billing", 101)
 	stock := s.contender(conn, "stock/7", "cart", 202)
 	s.contender(conn, "orders/42", "cart", 202, "stock/7", stock)
 	s.contender(conn, "orders/42", "shop", 303)
 	s.contender(conn, "stock/7", "depot", 404)
-	s.contender(conn, "cron/backup", "cron", 505)
+	cron := s.contender(conn, "cron/backup", "cron", 505)
+	_, err := conn.Set(s.Chroot+"/cron/backup/"+cron, []byte(`{"owner":"cron","host":"web5","pid":505,"kept":true}`), -1)
+	require.NoError(s, err)
 }
 
 var (
@@ -99,7 +101,7 @@ func TestLocksAreListedAndShown(t *testing.T) {
 	s.contend(s.Dial())
 	require.Equal(t, `
 NAME         KIND   HOLDERS  WAITERS  HELD  WAITING
-cron/backup  mutex        1        0 ≤0s        -
+cron/backup  mutex        1        0  kept        -
 orders/42    mutex        1        2 ≤0s 0s
 stock/7      mutex        1        1 ≤0s 0s
 `[1:], normalized(s.prints("ls")))
@@ -119,6 +121,7 @@ waits for 0s: depot, process 404 on web4 (mutex)
   session  *
   node     _c_*-lock-0000000001
 `[1:], normalized(s.prints("show", "stock/7")))
+	require.Contains(t, normalized(s.prints("show", "cron/backup")), "\nholds for ≤0s: cron, process 505 on web5 (mutex, kept)\n")
 	s.fails(118, `queue of "a//b": invalid lock name: it has an empty part (two slashes, or one at either end)`, "show", "a//b")
 }
 
@@ -148,8 +151,10 @@ func TestJSONIsStable(t *testing.T) {
 	conn := s.Dial()
 	s.contender(conn, "a", "billing", 101)
 	s.contender(conn, "a", "shop", 202)
-	s.contender(conn, "b", "cron", 303)
-	_, err := conn.Create(s.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
+	kept := s.contender(conn, "b", "cron", 303)
+	_, err := conn.Set(s.Chroot+"/b/"+kept, []byte(`{"host":"web3","pid":303,"kept":true}`), -1)
+	require.NoError(t, err)
+	_, err = conn.Create(s.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
 	// scrubbed returns the output with everything different from run to run replaced by its
@@ -166,13 +171,16 @@ func TestJSONIsStable(t *testing.T) {
 		return ids.ReplaceAllString(text, "$1*")
 	}
 	require.JSONEq(t, `{"locks": [
-		{"name": "a", "kind": "mutex", "holders": 1, "waiters": 1, "first_holder_asked": "time", "first_waiter_asked": "time"},
-		{"name": "b", "kind": "mutex", "holders": 1, "waiters": 0, "first_holder_asked": "time", "first_waiter_asked": null}
+		{"name": "a", "kind": "mutex", "holders": 1, "kept": 0, "waiters": 1, "first_holder_asked": "time", "first_waiter_asked": "time"},
+		{"name": "b", "kind": "mutex", "holders": 1, "kept": 1, "waiters": 0, "first_holder_asked": "time", "first_waiter_asked": null}
 	]}`, scrubbed("ls", "--json"))
 	require.JSONEq(t, `{"name": "a", "foreign": ["other"], "contenders": [
 		{"holds": true, "kind": "mutex", "asked": "time", "owner": "billing", "host": "web1", "pid": 101, "token": 1, "session": "*", "node": "_c_*-lock-0000000000"},
 		{"holds": false, "kind": "mutex", "asked": "time", "owner": "shop", "host": "web2", "pid": 202, "token": 1, "session": "*", "node": "_c_*-lock-0000000001"}
 	]}`, scrubbed("show", "a", "--json"))
+	require.JSONEq(t, `{"name": "b", "foreign": [], "contenders": [
+		{"holds": true, "kept": true, "kind": "mutex", "asked": "time", "host": "web3", "pid": 303, "token": 1, "session": "*", "node": "_c_*-lock-0000000000"}
+	]}`, scrubbed("show", "b", "--json"))
 }
 
 func TestWaits(t *testing.T) {
@@ -202,7 +210,7 @@ cart, process 202 on web2 holds it for ≤0s (mutex)
 	text := regexp.MustCompile(`\d{4}-[^"]*Z`).ReplaceAllString(s.prints("waits", "--format", "json"), "time")
 	require.JSONEq(t, `{"deadlocks": [], "unread": [], "parties": [
 		{"owner": "cron", "host": "web5", "pid": 505, "waits_for": null, "behind": [],
-			"holds": [{"lock": "cron/backup", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
+			"holds": [{"lock": "cron/backup", "kind": "mutex", "kept": true, "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
 		{"owner": "billing", "host": "web1", "pid": 101, "waits_for": null, "behind": [],
 			"holds": [{"lock": "orders/42", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
 		{"owner": "cart", "host": "web2", "pid": 202, "behind": [1],
@@ -296,6 +304,20 @@ func TestRevokeAsks(t *testing.T) {
 	require.Regexp(t, `^orders/42 is asked back from \S+, process \d+ on \S+\n$`, s.prints("revoke", "--yes", "orders/42"))
 	s.AwaitRevocation(lock)
 	s.Unlock(lock)
+}
+
+// A kept lock is demanded as a held one is, and the pool gives the lock up at once.
+func TestKeptLocksAreDemanded(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool(lockpool.WithLocalTurns(1000), lockpool.WithKeptLocks(0, time.Hour))
+	for demand, said := range map[string]string{"revoke": "asked back from", "break": "taken from"} {
+		for range 2 {
+			s.Unlock(s.Lock(pool, demand))
+		}
+		require.Contains(t, s.prints("show", demand), "(mutex, kept)\n")
+		require.Contains(t, s.prints(demand, "--yes", demand), demand+" is "+said)
+		s.Until(func() bool { return len(s.Children(demand)) == 0 && pool.Stats().Kept == 0 }, "the lock is free")
+	}
 }
 
 // Dev serves until a signal.

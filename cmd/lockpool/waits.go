@@ -104,6 +104,7 @@ type standJSON struct {
 	Lock    string    `json:"lock"`
 	Kind    string    `json:"kind"`
 	Permits int       `json:"permits,omitempty"`
+	Kept    bool      `json:"kept,omitempty"`
 	Asked   time.Time `json:"asked"`
 	At      string    `json:"at,omitempty"`
 	Trace   string    `json:"traceparent,omitempty"`
@@ -113,7 +114,7 @@ type standJSON struct {
 
 func waitsOf(g lockpool.WaitGraph) waitsJSON {
 	stand := func(s lockpool.Contender) standJSON {
-		return standJSON{s.Lock, s.Kind, s.Permits, s.Asked.UTC(), s.At, s.Trace, s.Session, s.Node}
+		return standJSON{s.Lock, s.Kind, s.Permits, s.Kept, s.Asked.UTC(), s.At, s.Trace, s.Session, s.Node}
 	}
 	out := waitsJSON{[]partyJSON{}, append([][]int{}, g.Deadlocks...), append([]string{}, g.Unread...)}
 	for _, p := range g.Parties {
