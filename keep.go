@@ -177,10 +177,7 @@ func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
 		return nil, 0
 	}
-	t = q.turns
-	t.reused++
-	ls.keeping.taken++
-	return t, t.take(trace.SpanContext{})
+	return q.turns, q.turns.take(trace.SpanContext{})
 }
 
 // recall ends keeping, and gives the lock back if it is unused; the present holder is the last.

@@ -200,10 +200,14 @@ func (q *localQueue) advance() {
 
 // take begins the next turn.
 func (t *turns) take(span trace.SpanContext) (turn int) {
-	t.endIdle()
 	t.last++
 	t.holders++
 	t.holder = span
+	if t.state == isKept {
+		t.reused++
+		t.all.keeping.taken++
+	}
+	t.endIdle()
 	t.all.passedOn.Add(1)
 	return t.last
 }

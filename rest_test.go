@@ -59,8 +59,12 @@ func TestHoldAtLeastOfAReaderIsSharedByReaders(t *testing.T) {
 		require.Equal(t, 1, p.Stats().Held)
 		b.Unlock(first)
 		require.Equal(t, 1, p.Stats().Resting)
+		third := b.Lock(p, "a", lockpool.Shared())
+		require.Zero(t, p.Stats().Resting)
+		b.Unlock(third)
 		b.Unlock(b.Lock(b.Pool(), "a"))
 		require.Equal(t, d, time.Since(granted))
+		require.Zero(t, p.Stats().Resting)
 
 		first, second = b.Lock(p, "a", lockpool.Shared()), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
 		b.Unlock(second)

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
 )
 
 var keepTests = []test{
 	{"FromTheSecondUse", keptFromTheSecondUse, needKeeping},
+	{"Traced", keptWithTraces, needKeeping},
 	{"ComesFreeForOthers", keptComesFreeForOthers, needKeeping},
 	{"InUseComesFreeWithTheUnlock", keptInUseComesFree, needKeeping},
 	{"TriesOfOthers", triesGetUnusedKeptLocks, needKeeping},
@@ -69,6 +71,13 @@ func keptFromTheSecondUse(b *bench) {
 		require.NoError(b, l.Verify(b.ctx))
 		b.unlock(l)
 	}
+}
+
+// keptWithTraces uses kept locks in a trace: such a call has spans, and may find the turns among
+// those of the calls that wait.
+func keptWithTraces(b *bench) {
+	b.ctx = trace.ContextWithSpanContext(b.ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}))
+	keptFromTheSecondUse(b)
 }
 
 func keptComesFreeForOthers(b *bench) {
