@@ -100,7 +100,10 @@ func newTelemetry(cfg config, c driver.Connector) *telemetry.Telemetry {
 func (p *Pool) observe() (unregister func()) {
 	return p.telemetry.Observe(func() telemetry.Stats {
 		s := p.Stats()
-		return telemetry.Stats{Sessions: s.OpenSessions, MaxSessions: s.MaxSessions, Handles: s.InUse, MaxHandles: s.MaxHandles}
+		return telemetry.Stats{
+			Sessions: s.OpenSessions, MaxSessions: s.MaxSessions, Handles: s.InUse, MaxHandles: s.MaxHandles,
+			Keeps: p.cfg.keptLocks > 0, Kept: int64(s.Kept), KeptTurns: s.KeptTurns, AskedBack: s.AskedBack,
+		}
 	})
 }
 

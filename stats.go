@@ -18,10 +18,10 @@ type Stats struct {
 	Waiting int // calls that wait for a lock
 
 	Kept      int   // locks that are kept and unused (see WithKeptLocks)
-	KeptTurns int64 // kept locks that were taken again, without a request
+	KeptTurns int64 // turns of kept locks, without a request; they are among the LocalTurns
 	AskedBack int64 // kept locks that other contenders wanted
 
-	LocalTurns int64 // locks that were passed on among handles of the pool (see WithLocalTurns)
+	LocalTurns int64 // turns that handles of the pool began without a request (see WithLocalTurns)
 
 	WaitCount    int64         // calls that waited for a handle, not for a lock
 	WaitDuration time.Duration // the total time that they waited

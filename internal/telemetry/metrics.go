@@ -26,7 +26,8 @@ type meters struct {
 	reentries, lost, sessionsLost metric.Int64Counter
 	rescues, deadlocks            metric.Int64Counter
 
-	sessions, maxSessions, handles, maxHandles metric.Int64ObservableUpDownCounter
+	sessions, maxSessions, handles, maxHandles, kept metric.Int64ObservableUpDownCounter
+	keptTurns, askedBack                             metric.Int64ObservableCounter
 
 	meter metric.Meter
 
@@ -62,6 +63,10 @@ func (m *meters) make(cfg Config) {
 		c, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return usable(c, err, metric.Int64ObservableUpDownCounter(noop.Int64ObservableUpDownCounter{}))
 	}
+	total := func(name, unit, description string) metric.Int64ObservableCounter {
+		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		return usable(c, err, metric.Int64ObservableCounter(noop.Int64ObservableCounter{}))
+	}
 	m.waitTime = seconds("lockpool.lock.wait.duration", "Time from asking for a lock to its grant, or to the error.", waitBounds)
 	m.holdTime = seconds("lockpool.lock.hold.duration", "Time from the grant of a lock until it is let go or lost.", holdBounds)
 	m.slotTime = seconds("lockpool.session.wait_time", "Time spent waiting for a free handle and for a session.", waitBounds)
@@ -81,6 +86,9 @@ func (m *meters) make(cfg Config) {
 	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service at most.")
 	m.handles = observed("lockpool.handle.count", "{handle}", "Handles that are given out.")
 	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles at most.")
+	m.kept = observed("lockpool.lock.kept", "{lock}", "Locks that are kept and unused.")
+	m.keptTurns = total("lockpool.lock.kept_turns", "{turn}", "Turns of kept locks, which cost no request.")
+	m.askedBack = total("lockpool.lock.asked_back", "{lock}", "Kept locks that other contenders wanted.")
 }
 
 // usable returns the instrument, or none if there is no instrument: a failing provider is
@@ -96,7 +104,12 @@ func usable[T any](instrument T, err error, none T) T {
 }
 
 // Stats are the figures of a pool, observed rather than counted.
-type Stats struct{ Sessions, MaxSessions, Handles, MaxHandles int }
+type Stats struct {
+	Sessions, MaxSessions, Handles, MaxHandles int
+
+	Keeps                      bool // whether the pool may keep locks; otherwise there are no metrics of that
+	Kept, KeptTurns, AskedBack int64
+}
 
 // Observe reports the figures as metrics until unregister is called.
 func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
@@ -107,8 +120,13 @@ func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
 		o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), option)
 		o.ObserveInt64(m.handles, int64(s.Handles), option)
 		o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), option)
+		if s.Keeps {
+			o.ObserveInt64(m.kept, s.Kept, option)
+			o.ObserveInt64(m.keptTurns, s.KeptTurns, option)
+			o.ObserveInt64(m.askedBack, s.AskedBack, option)
+		}
 		return nil
-	}, m.sessions, m.maxSessions, m.handles, m.maxHandles)
+	}, m.sessions, m.maxSessions, m.handles, m.maxHandles, m.kept, m.keptTurns, m.askedBack)
 	r = usable(r, err, metric.Registration(noop.Registration{}))
 	return sync.OnceFunc(func() {
 		if err := r.Unregister(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -58,6 +59,9 @@ func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p
 }
+
+// keeping are the options of a pool that keeps locks for longer than any test.
+var keeping = []lockpool.Option{lockpool.WithLocalTurns(1000), lockpool.WithKeptLocks(0, time.Hour)}
 
 // pool returns a pool with a session whose spans are recorded.
 func (b *bench) pool(opts ...lockpool.Option) *lockpool.Pool {

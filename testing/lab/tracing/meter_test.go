@@ -41,6 +41,10 @@ const (
 	waiters  = "lockpool.lock.waiters"
 	sessions = "lockpool.session.count"
 	handles  = "lockpool.handle.count"
+
+	kept      = "lockpool.lock.kept"
+	keptTurns = "lockpool.lock.kept_turns"
+	askedBack = "lockpool.lock.asked_back"
 )
 
 // idle are the points of a pool with one session and no handle in use, after the given

@@ -26,7 +26,7 @@ import (
 func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, m := b.metered()
+	p, m := b.metered(lockpool.WithKeptLocks(0, 0))
 	l := b.lock(b.Ctx, p, "a")
 	require.NoError(t, p.Do(l.Context(b.Ctx), "a", func(context.Context) error { return nil }))
 	w := b.start(b.Ctx, p, "a")
@@ -51,7 +51,7 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 		case metricdata.Histogram[int64]:
 			buckets[metric.Name] = data.DataPoints[0].Bounds
 		case metricdata.Sum[int64]:
-			counter := metric.Name == "lockpool.lock.reentries" || strings.HasSuffix(metric.Name, ".lost")
+			counter := metric.Name == "lockpool.lock.reentries" || metric.Name == keptTurns || metric.Name == askedBack || strings.HasSuffix(metric.Name, ".lost")
 			require.Equal(t, counter, data.IsMonotonic, metric.Name)
 		}
 	}
@@ -60,6 +60,7 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 		depth: "{contender}", waiters: "{waiter}", held: "{lock}", "lockpool.lock.reentries": "{entry}", "lockpool.lock.lost": "{lock}",
 		"lockpool.session.lost": "{session}", sessions: "{session}", "lockpool.session.max": "{session}",
 		handles: "{handle}", "lockpool.handle.max": "{handle}",
+		kept: "{lock}", keptTurns: "{turn}", askedBack: "{lock}",
 	}, units)
 	require.Equal(t, map[string][]float64{
 		waitTime: wait, "lockpool.session.wait_time": wait, "lockpool.session.create_time": wait,
@@ -67,6 +68,23 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 		depth:    {1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 5000},
 	}, buckets)
 	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+}
+
+// The metrics of a pool that keeps no locks lack these: see idle.
+func TestMetricsOfKeptLocks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered(keeping...)
+	for range 4 {
+		b.Unlock(b.lock(b.Ctx, p, "a"))
+	}
+	require.Equal(t, idle(3).with(points{
+		waitTime: {free: 4}, depth: {mutex: 2}, held: {mutex: 0}, holdTime: {mutex: 4},
+		kept: {"": 1}, keptTurns: {"": 2}, askedBack: {"": 0},
+	}), m.points())
+	b.Unlock(b.lock(b.Ctx, b.silentPool(), "a"))
+	all := m.points()
+	require.Equal(t, []int64{0, 2, 1}, []int64{all[kept][""], all[keptTurns][""], all[askedBack][""]})
 }
 
 func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
@@ -182,6 +200,10 @@ func (refusingMeter) Float64Histogram(string, ...metric.Float64HistogramOption) 
 }
 
 func (refusingMeter) Int64ObservableUpDownCounter(string, ...metric.Int64ObservableUpDownCounterOption) (metric.Int64ObservableUpDownCounter, error) {
+	return nil, errRefused
+}
+
+func (refusingMeter) Int64ObservableCounter(string, ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
 	return nil, errRefused
 }
 
