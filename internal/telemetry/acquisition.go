@@ -32,6 +32,7 @@ type Acquisition struct {
 	requeues int
 
 	waiting bool       // has waited for other contenders
+	kept    bool       // one of them kept the lock
 	wait    trace.Span // nil until waiting is set
 	region  *rtrace.Region
 	linked  []trace.SpanID
@@ -105,8 +106,12 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 		return false
 	}
 	a.wait.SetAttributes(keyBlocker.String(w.Behind.String()))
-	if owner := nodedata.Parse(w.Data).String(); owner != "" {
+	blocker := nodedata.Parse(w.Data)
+	if owner := blocker.String(); owner != "" {
 		a.wait.SetAttributes(keyBlockerOwner.String(owner))
+	}
+	if a.kept = a.kept || blocker.Kept; a.kept { // false after an answer that the lock is in use
+		a.wait.SetAttributes(keyBlockerKept.Bool(blocker.Kept))
 	}
 	if a.t.NoLinks {
 		return false

@@ -60,6 +60,7 @@ const (
 	keyToken         = attribute.Key("lockpool.lock.token")
 	keyBlocker       = attribute.Key("lockpool.lock.waiting_for")
 	keyBlockerOwner  = attribute.Key("lockpool.lock.waiting_for.owner")
+	keyBlockerKept   = attribute.Key("lockpool.lock.waiting_for.kept")
 	keyLink          = attribute.Key("lockpool.link")
 	keyTenancy       = attribute.Key("lockpool.link.tenancy")
 	keySession       = attribute.Key("lockpool.session.id")

@@ -5,6 +5,7 @@ package tracing
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -57,6 +58,50 @@ func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 	s := b.named(waitName)[0]
 	require.Equal(t, w.node(), attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
 	requireOrder(t, requested, s.StartTime(), waits, free, s.Events()[1].Time, s.EndTime(), granted)
+}
+
+// A wait for a kept lock says so, until the answer that the lock is in use, and sends nothing more
+// than a wait without a span: a create, a listing, and two watches, and after that answer a
+// listing and a watch.
+func TestSpanOfAWaitForAKeptLock(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, zktest.Start(t))
+	owner, traced, keeper := b.open("", keeping...), b.pool(), b.pool(keeping...)
+	for i, c := range []struct {
+		p        *lockpool.Pool
+		used     bool
+		requests int
+	}{{b.silentPool(), false, 4}, {traced, false, 4}, {traced, true, 6}, {keeper, false, 4}, {keeper, true, 6}} {
+		name, holder := fmt.Sprint(i), (*lockpool.Lock)(nil)
+		for range 2 {
+			b.Unlock(b.lock(b.Ctx, owner, name))
+		}
+		if c.used {
+			holder = b.lock(b.Ctx, owner, name)
+		}
+		session := b.sessionID(name, b.Children(name)[0])
+		answer := b.server().Inject(zktest.Rule{Do: zktest.HoldApply(), Match: zktest.Match{
+			Ops: []zktest.Op{zktest.OpDelete, zktest.OpSetData}, Where: func(r zktest.Request) bool { return r.Session == session },
+		}})
+		sent := b.server().Inject(zktest.Rule{Do: zktest.Pass(), Times: zktest.Always, Match: zktest.Match{
+			Prefix: b.Chroot, Where: func(r zktest.Request) bool { return r.Session != session },
+		}})
+		w := b.start(b.Ctx, c.p, name)
+		b.AwaitWaiting(c.p, 1)
+		if i > 0 {
+			b.awaitKept(true, i)
+		}
+		require.NoError(t, answer.Wait(b.Ctx))
+		answer.Release()
+		if c.used {
+			b.awaitKept(false, i)
+			b.Unlock(holder)
+		}
+		l := b.granted(w)
+		require.Equal(t, c.requests, sent.Fired(), "%+v", c)
+		sent.Remove()
+		b.Unlock(l)
+	}
 }
 
 func requireOrder(t *testing.T, times ...time.Time) {

@@ -51,6 +51,7 @@ type waitSpan struct {
 	trace.Span
 	b      *bench
 	behind string
+	kept   any // the attribute, or nil
 	links  int
 	events int
 }
@@ -60,8 +61,11 @@ func (w *waitSpan) SetAttributes(attrs ...attribute.KeyValue) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	for _, kv := range attrs {
-		if kv.Key == "lockpool.lock.waiting_for" {
+		switch kv.Key {
+		case "lockpool.lock.waiting_for":
 			w.behind = kv.Value.AsString()
+		case "lockpool.lock.waiting_for.kept":
+			w.kept = kv.Value.AsBool()
 		}
 	}
 }
@@ -96,6 +100,12 @@ func (b *bench) awaitBehind(node string, nth int) {
 func (b *bench) awaitLinks(nth, links int) {
 	b.Helper()
 	b.awaitWait(nth, func(w *waitSpan) bool { return w.links == links }, "wait %d has %d links", nth, links)
+}
+
+// awaitKept waits until the nth wait span says whether the one waited for keeps the lock.
+func (b *bench) awaitKept(kept bool, nth int) {
+	b.Helper()
+	b.awaitWait(nth, func(w *waitSpan) bool { return w.kept == kept }, "wait %d is for a kept lock: %v", nth, kept)
 }
 
 func (b *bench) awaitWait(nth int, condition func(*waitSpan) bool, what string, args ...any) {
