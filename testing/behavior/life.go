@@ -435,7 +435,8 @@ func releaseFindsTheLoss(b *bench) {
 }
 
 // Do does not return nil if another holder was granted the lock while the function ran,
-// regardless of the node's fate afterward.
+// regardless of the node's fate afterward. Only a Do that passes the lock on in memory, and so
+// asks nobody, depends on the news of the loss.
 func brokenUnderDo(b *bench) {
 	for what, c := range map[string]struct {
 		turn   int // of the pool's, before the function runs
@@ -458,7 +459,7 @@ func brokenUnderDo(b *bench) {
 		ctx, cancel := context.WithCancel(b.ctx)
 		defer cancel()
 		broken := do(b, func(context.Context) error {
-			return p.Do(ctx, a, func(context.Context) error {
+			return p.Do(ctx, a, func(held context.Context) error {
 				release := make(chan struct{})
 				if c.waits {
 					do(b, func(ctx context.Context) error {
@@ -469,6 +470,9 @@ func brokenUnderDo(b *bench) {
 				b.breakHolder(a)
 				close(release)
 				b.unlock(b.lock(others, a))
+				if c.waits {
+					b.await(held.Done(), "the news")
+				}
 				if c.ended {
 					cancel()
 				}
