@@ -200,14 +200,14 @@ func (q *localQueue) advance() {
 
 // take begins the next turn.
 func (t *turns) take(span trace.SpanContext) (turn int) {
-	t.last++
-	t.holders++
-	t.holder = span
 	if t.state == isKept {
 		t.reused++
 		t.all.keeping.taken++
 	}
 	t.endIdle()
+	t.last++
+	t.holders++
+	t.holder = span
 	t.all.passedOn.Add(1)
 	return t.last
 }

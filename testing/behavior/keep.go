@@ -27,6 +27,7 @@ var keepTests = []test{
 	{"Revoked", keptIsRevoked, append([]string{"Revoker"}, needKeeping...)},
 	{"LostSession", keptIsLostWithTheSession, needKeeping},
 	{"HoldAtLeast", keptAfterARest, needKeeping},
+	{"Leader", keptIsTakenByALeader, needKeeping},
 	{"Downgraded", downgradedLocksAreNotKept, append([]string{"Downgrader"}, needKeeping...)},
 }
 
@@ -241,6 +242,17 @@ func keptIsTakenByAllCalls(b *bench) {
 	}
 	require.EqualValues(b, 3*6, p.Stats().KeptTurns)
 	require.Equal(b, 2, p.Stats().Kept)
+}
+
+func keptIsTakenByALeader(b *bench) {
+	p, a := b.pool(keeps), b.name("a")
+	b.keep(p, a)
+	require.NoError(b, p.Elect(b.ctx, a, func(context.Context) error {
+		stats := p.Stats()
+		require.Equal(b, []int64{0, 1}, []int64{int64(stats.Kept), stats.KeptTurns})
+		return nil
+	}))
+	require.Equal(b, 1, p.Stats().Kept)
 }
 
 func keptIsBroken(b *bench) {

@@ -299,6 +299,7 @@ var holdAtLeastTests = []test{
 	{"LeavesTheHandleFree", holdAtLeastLeavesTheHandleFree, nil},
 	{"CountsFromTheGrant", holdAtLeastCountsFromTheGrant, nil},
 	{"CloseKeepsIt", closeKeepsHoldAtLeast, nil},
+	{"Readers", readersEndARest, nil},
 }
 
 // short is how long locks are kept at least in the tests.
@@ -686,4 +687,14 @@ func shutdownLetsALocalHolderFinish(b *bench) {
 	down.waits()
 	b.unlock(l)
 	require.NoError(b, down.returned())
+}
+
+// readersEndARest has a reader use a lock that another reader has left to rest.
+func readersEndARest(b *bench) {
+	p, a := b.pool(), b.name("a")
+	b.unlock(b.lock(p, a, lockpool.Shared(), lockpool.HoldAtLeast(short)))
+	l := b.read(p, a)
+	require.Zero(b, p.Stats().Resting, "a reader has the lock")
+	b.unlock(l)
+	require.NoError(b, p.Shutdown(b.ctx))
 }
