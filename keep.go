@@ -331,13 +331,13 @@ func (t *tenancy) watchAgain(joins *driver.Watch) bool {
 	return true
 }
 
-// mark rewrites the node.
+// mark rewrites the node, unless a downgrade has replaced it: the new node says more.
 func (t *tenancy) mark(ctx context.Context, data []byte) error {
 	node, err := t.current(ctx)
-	if err == nil {
+	if err == nil && (node.Kind != driver.Shared || t.kind == driver.Shared) {
 		err = t.session.Rewrite(ctx, t.queue, node, data)
 	}
-	if errors.Is(err, driver.ErrRemoved) {
+	if errors.Is(err, driver.ErrRemoved) && !t.replaced(node.Name) {
 		t.endIfLost(err)
 	}
 	return err

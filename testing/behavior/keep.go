@@ -28,6 +28,7 @@ var keepTests = []test{
 	{"LostSession", keptIsLostWithTheSession, needKeeping},
 	{"HoldAtLeast", keptAfterARest, needKeeping},
 	{"Leader", keptIsTakenByALeader, needKeeping},
+	{"DowngradedInUse", keptIsDowngraded, append([]string{"Downgrader", "Revoker"}, needKeeping...)},
 	{"Downgraded", downgradedLocksAreNotKept, append([]string{"Downgrader"}, needKeeping...)},
 }
 
@@ -306,4 +307,23 @@ func downgradedLocksAreNotKept(b *bench) {
 	b.unlock(inner)
 	b.isFree(a)
 	require.Zero(b, p.Stats().Kept)
+}
+
+func keptIsDowngraded(b *bench) {
+	p, other, a := b.pool(keeps), b.pool(), b.name("a")
+	b.keep(p, a)
+	node := b.contenders(a)[0].Node
+	h := b.handle(p)
+	l := b.lock(h, a)
+	token := b.token(l)
+	reader := b.read(h, a)
+	b.unlock(l)
+	next := b.enqueue(other, a, 2)
+	b.until(func() bool { return p.Stats().AskedBack == 1 }, "the pool knows")
+	b.settle()
+	require.Equal(b, token, b.contenders(a)[0].Token)
+	require.NoError(b, b.looker.Revoke(b.ctx, a, node))
+	b.await(reader.Revoked(), "the revocation")
+	b.unlock(reader)
+	b.unlock(next.granted())
 }
