@@ -214,9 +214,11 @@ func (t *turns) take(span trace.SpanContext) (turn int) {
 
 // hasOne reports whether there is a turn for readers, or for a writer, now or when the
 // present holders have left. A node holds the lock for readers or for a writer: readers may
-// hold the lock for long, and readers of other processes must be able to share the lock.
+// hold the lock for long, and readers of other processes must be able to share the lock. A
+// kept lock has none if an event of its node has arrived: the node may be gone.
 func (t *turns) hasOne(shared bool) bool {
-	return t.shared == shared && t.last+1 < t.all.most && !t.stopped && !t.frozen && !t.ended && !t.retired.Load()
+	return t.shared == shared && t.last+1 < t.all.most && !t.stopped && !t.frozen && !t.ended && !t.retired.Load() &&
+		(t.state != isKept || t.tenancy.isWatched())
 }
 
 // hasOneFor reports whether there is a turn for a waiter. As long as no other process waits,

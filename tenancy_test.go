@@ -509,3 +509,25 @@ func BenchmarkLocalTurn(b *testing.B) {
 		}
 	})
 }
+
+// A kept lock whose node was removed is not entered, though the pool has not looked again.
+func TestRemovedKeptLockIsNotEntered(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		require.Equal(t, 1, p.Stats().Kept)
+		time.Sleep(time.Second)
+		old := b.Children("a")[0]
+		looks := server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/" + old}, Times: zktest.Always, Do: zktest.HoldReply()})
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+old, -1))
+		require.NoError(t, looks.Wait(b.Ctx))
+		synctest.Wait()
+		l := b.Lock(p, "a", lockpool.Shared())
+		require.Len(t, b.Children("a"), 1)
+		looks.Remove()
+		looks.Release()
+		b.Unlock(l)
+	})
+}
