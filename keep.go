@@ -409,9 +409,10 @@ func (h *Handle) enterKept(ctx context.Context, name string, req *request, l *Lo
 	if h.acquiring { // the call has begun meanwhile
 		return true, ErrConcurrentUse
 	}
-	if err := h.register(held, req.shared, l); err != nil {
-		return true, err
+	err = h.register(held, req.shared, l)
+	if errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost) {
+		return false, nil // the kept lock has been lost meanwhile
 	}
-	established = true
-	return true, nil
+	established = err == nil
+	return true, err
 }

@@ -5,11 +5,14 @@ package lockpool_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
@@ -531,3 +534,51 @@ func TestRemovedKeptLockIsNotEntered(t *testing.T) {
 		b.Unlock(l)
 	})
 }
+
+// A call that finds a kept lock lost takes the lock anew.
+func TestKeptLockLostMeanwhile(t *testing.T) {
+	for what, lose := range map[string]func(b *locktest.Bench, node string){
+		"node":    func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+node, -1)) },
+		"session": expire,
+	} {
+		t.Run(what, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+				meter := &interrupted{then: func() {}}
+				p := b.Pool(lockpool.WithKeptLocks(0, time.Hour), lockpool.WithMeterProvider(interruptedMeters{meter: meter}))
+				b.Unlock(b.Lock(p, "a"))
+				b.Unlock(b.Lock(p, "a"))
+				meter.then = sync.OnceFunc(func() {
+					lose(b, "/a/"+b.Children("a")[0])
+					time.Sleep(time.Second)
+				})
+				l := b.Lock(p, "a")
+				require.EqualValues(t, 1, p.Stats().KeptTurns)
+				b.Unlock(l)
+			})
+		})
+	}
+}
+
+// interrupted is a meter that calls then before a lock is counted as held.
+type interrupted struct {
+	metricnoop.Meter
+	then func()
+}
+
+func (m *interrupted) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	return interruptedCounter{on: m}, nil
+}
+
+type interruptedCounter struct {
+	metricnoop.Int64UpDownCounter
+	on *interrupted
+}
+
+func (c interruptedCounter) Enabled(context.Context) bool { c.on.then(); return false }
+
+type interruptedMeters struct {
+	metricnoop.MeterProvider
+	meter *interrupted
+}
+
+func (m interruptedMeters) Meter(string, ...metric.MeterOption) metric.Meter { return m.meter }
