@@ -91,7 +91,7 @@ func (ls *localQueues) noteUse(t *turns, name string, node driver.Node, next fun
 	t.wanted = h.alone >= h.needed
 }
 
-// noteEnd records how keeping a lock has ended.
+// noteEnd records how keeping a lock has ended, or that keeping could not begin.
 func (k *keeping) noteEnd(t *turns, asked bool) {
 	h, known := k.habits[t.tenancy.name]
 	if !known {
@@ -104,7 +104,6 @@ func (k *keeping) noteEnd(t *turns, asked bool) {
 	}
 	if asked {
 		h.alone = 0
-		k.asked++
 	}
 	k.habits[t.tenancy.name] = h
 }
@@ -188,8 +187,11 @@ func (ls *localQueues) recall(t *turns, asked bool) leaving {
 	if t.ended {
 		return passedOn
 	}
-	if t.joins != nil {
+	if t.joins != nil && t.wanted { // for the first time
 		ls.keeping.noteEnd(t, asked)
+		if asked {
+			ls.keeping.asked++
+		}
 	}
 	t.wanted, t.stopped = false, true
 	if t.state != isKept {
@@ -266,7 +268,9 @@ func (t *tenancy) keep(ctx context.Context) {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if t.turns.wanted = err == nil && joins != nil; t.turns.wanted && !t.turns.ended {
+	if t.turns.wanted = joins != nil; !t.turns.wanted {
+		ls.keeping.noteEnd(&t.turns, err == nil) // there is another contender, or a right is missing
+	} else if !t.turns.ended {
 		t.turns.joins, t.turns.stop = joins, joins.OnFire(func() { go t.joined(joins) })
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -582,3 +583,24 @@ type interruptedMeters struct {
 }
 
 func (m interruptedMeters) Meter(string, ...metric.MeterOption) metric.Meter { return m.meter }
+
+// A lock whose node may not be changed costs a request only now and then.
+func TestLockThatCannotBeKept(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		cfg := b.Config()
+		cfg.ACL = zk.WorldACL(zk.PermAll &^ zk.PermWrite)
+		p := b.PoolWith(cfg, lockpool.WithKeptLocks(0, time.Hour))
+		changes := 0
+		for _, r := range locktest.Requests(server, func() {
+			for range 64 {
+				b.Unlock(b.Lock(p, "a"))
+			}
+		}) {
+			if r.Op == zktest.OpSetData {
+				changes++
+			}
+		}
+		require.Equal(t, 6, changes, "after 2, 3, 5, 9, 17 and 33 uses")
+		require.Zero(t, p.Stats().Kept)
+	})
+}
