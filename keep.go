@@ -161,9 +161,14 @@ func (t *turns) forgetKept() {
 		t.stop()
 		t.stop = nil
 	}
+	k := &t.all.keeping
 	if t.element != nil {
-		t.all.keeping.order.Remove(t.element)
+		k.order.Remove(t.element)
 		t.element = nil
+	}
+	if k.sweep != nil && k.order.Len() == 0 { // also at Close: the timer has the pool
+		k.sweep.Stop()
+		k.sweep = nil
 	}
 }
 
@@ -222,10 +227,7 @@ func (k *keeping) due(p *Pool) (due []*tenancy) {
 		t.end()
 		due = append(due, t.tenancy)
 	}
-	if k.sweep != nil && k.order.Len() == 0 {
-		k.sweep.Stop()
-		k.sweep = nil
-	} else if k.sweep != nil {
+	if k.sweep != nil {
 		k.sweep.Reset(k.unused)
 	}
 	return due

@@ -1,0 +1,134 @@
+package lockpool_test
+
+// This file tests kept locks where ZooKeeper matters. KeptLocks of testing/behavior tests the rest.
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A kept lock whose node was removed is not entered, though the pool has not looked again.
+func TestRemovedKeptLockIsNotEntered(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		require.Equal(t, 1, p.Stats().Kept)
+		time.Sleep(time.Second)
+		old := b.Children("a")[0]
+		looks := server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/" + old}, Times: zktest.Always, Do: zktest.HoldReply()})
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+old, -1))
+		require.NoError(t, looks.Wait(b.Ctx))
+		synctest.Wait()
+		l := b.Lock(p, "a", lockpool.Shared())
+		require.Len(t, b.Children("a"), 1)
+		looks.Remove()
+		looks.Release()
+		b.Unlock(l)
+	})
+}
+
+// A call that finds a kept lock lost takes the lock anew.
+func TestKeptLockLostMeanwhile(t *testing.T) {
+	for what, lose := range map[string]func(b *locktest.Bench, node string){
+		"node":    func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+node, -1)) },
+		"session": expire,
+	} {
+		t.Run(what, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+				meter := &interrupted{then: func() {}}
+				p := b.Pool(lockpool.WithKeptLocks(0, time.Hour), lockpool.WithMeterProvider(interruptedMeters{meter: meter}))
+				b.Unlock(b.Lock(p, "a"))
+				b.Unlock(b.Lock(p, "a"))
+				meter.then = sync.OnceFunc(func() {
+					lose(b, "/a/"+b.Children("a")[0])
+					time.Sleep(time.Second)
+				})
+				l := b.Lock(p, "a")
+				require.EqualValues(t, 1, p.Stats().KeptTurns)
+				b.Unlock(l)
+			})
+		})
+	}
+}
+
+// interrupted is a meter that calls then before a lock is counted as held.
+type interrupted struct {
+	metricnoop.Meter
+	then func()
+}
+
+func (m *interrupted) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	return interruptedCounter{on: m}, nil
+}
+
+type interruptedCounter struct {
+	metricnoop.Int64UpDownCounter
+	on *interrupted
+}
+
+func (c interruptedCounter) Enabled(context.Context) bool { c.on.then(); return false }
+
+type interruptedMeters struct {
+	metricnoop.MeterProvider
+	meter *interrupted
+}
+
+func (m interruptedMeters) Meter(string, ...metric.MeterOption) metric.Meter { return m.meter }
+
+// A lock whose node may not be changed costs a request only now and then.
+func TestLockThatCannotBeKept(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		cfg := b.Config()
+		cfg.ACL = zk.WorldACL(zk.PermAll &^ zk.PermWrite)
+		p := b.PoolWith(cfg, lockpool.WithKeptLocks(0, time.Hour))
+		changes := 0
+		for _, r := range locktest.Requests(server, func() {
+			for range 64 {
+				b.Unlock(b.Lock(p, "a"))
+			}
+		}) {
+			if r.Op == zktest.OpSetData {
+				changes++
+			}
+		}
+		require.Equal(t, 6, changes, "after 2, 3, 5, 9, 17 and 33 uses")
+		require.Zero(t, p.Stats().Kept)
+	})
+}
+
+// A closed pool leaves no timer of kept locks, which would hold the pool in memory.
+func TestClosedPoolIsForgotten(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := func() weak.Pointer[lockpool.Pool] {
+			connector, err := zookeeper.NewConnector(b.Config())
+			require.NoError(t, err)
+			p, err := lockpool.OpenConnector(connector, lockpool.WithKeptLocks(0, time.Hour))
+			require.NoError(t, err)
+			b.Unlock(b.Lock(p, "a"))
+			b.Unlock(b.Lock(p, "a"))
+			require.Equal(t, 1, p.Stats().Kept)
+			require.NoError(t, p.Close())
+			require.Zero(t, p.Stats().Kept)
+			return weak.Make(p)
+		}()
+		b.Until(func() bool { runtime.GC(); return pool.Value() == nil }, "the pool is forgotten")
+	})
+}
