@@ -132,3 +132,38 @@ func TestClosedPoolIsForgotten(t *testing.T) {
 		b.Until(func() bool { runtime.GC(); return pool.Value() == nil }, "the pool is forgotten")
 	})
 }
+
+// A refused try costs one request more, however many wait, and is refused whatever becomes of
+// the request.
+func TestRefusedTryLooksOnce(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		try := func(ctx context.Context) {
+			t.Helper()
+			_, err := b.Pool(lockpool.WithKeptLocks(0, time.Hour)).TryLock(ctx, "a")
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+		}
+		l := b.Lock(b.Pool(), "a")
+		node := b.Chroot + "/a/" + b.Children("a")[0]
+		read := zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/"}
+		time.Sleep(time.Second) // the holder's own read is over
+		silent := server.Inject(zktest.Rule{Match: read, Do: zktest.HoldReply()})
+		try(locktest.Timeout(t, time.Second))
+		silent.Release()
+		refused := func() {
+			t.Helper()
+			reads := server.Inject(zktest.Rule{Match: read, Times: zktest.Always, Do: zktest.Pass()})
+			try(b.Ctx)
+			require.Equal(t, 1, reads.Fired())
+			reads.Remove()
+		}
+		rights := zk.WorldACL(zk.PermAdmin | zk.PermDelete)
+		_, err := b.Admin.SetACL(node, rights, -1)
+		require.NoError(t, err)
+		refused()
+		_, err = b.Admin.SetACL(node, zk.WorldACL(zk.PermAll), -1)
+		require.NoError(t, err)
+		b.CreateContenders("a", 9)
+		refused()
+		b.Unlock(l)
+	})
+}

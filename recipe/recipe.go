@@ -126,25 +126,28 @@ const keptPatience = 100 * time.Millisecond
 // and reports whether they have.
 func (c *Claim) awaitKept(ctx context.Context, x *state) (gone bool, err error) {
 	obstacles, known := x.view.blocking(c.Rule, x.self)
-	if !known {
-		return false, nil
+	if !known || len(obstacles) == 0 {
+		return known, nil
 	}
 	obstacles = slices.Clone(obstacles)
-	slices.Reverse(obstacles) // the awaited one first
-	watches, err := c.Session.Watch(ctx, c.Queue, obstacles...)
-	if err != nil {
-		return false, err
+	slices.Reverse(obstacles) // the awaited one first: of several, mostly a waiter, which keeps nothing
+	var watches []*driver.Watch
+	for _, n := range []int{1, len(obstacles)} {
+		watches, err = c.Session.Watch(ctx, c.Queue, obstacles[:n]...)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return false, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
+		case errors.Is(err, driver.ErrNoPermission): // a try need not read what is in the way
+			return false, nil
+		case err != nil:
+			return false, err
+		case slices.ContainsFunc(watches, func(w *driver.Watch) bool { return w.Fired() == 0 && !c.Kept(w.Data) }):
+			return false, nil
+		}
 	}
 	patience := time.NewTimer(keptPatience)
 	defer patience.Stop()
-	for i, w := range watches {
-		if w.Fired() == 0 && !c.Kept(w.Data) {
-			return false, nil
-		}
-		if i == 0 {
-			c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
-		}
-	}
+	c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
 	for _, w := range watches {
 		fired, stop := driver.First(w)
 		select {
