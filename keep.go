@@ -42,6 +42,7 @@ type kept struct {
 	joins   *driver.Watch
 	stop    func() // ends the callback of joins
 	reused  int    // turns of the kept lock
+	looks   int    // at the queue, since the last turn
 	element *list.Element
 }
 
@@ -312,28 +313,38 @@ func (t *tenancy) joined(joins *driver.Watch) {
 		return
 	}
 	defer t.pool.work.Done()
-	changed := joins.Fired() == driver.Changed
-	if changed && t.nodeNow().Kind == driver.Shared { // perhaps it was another reader
-		if again, err := t.watchJoins(t.alive); err == nil && again != nil && t.watchAgain(again) {
-			return
+	asked := joins.Fired() == driver.Changed
+	if asked && t.nodeNow().Kind == driver.Shared { // perhaps it was another reader
+		if again, err := t.watchJoins(t.alive); err == nil && again != nil {
+			if t.watchAgain(again) {
+				return
+			}
+			asked = false
 		}
 	}
-	left := t.pool.local.recall(&t.turns, changed)
+	left := t.pool.local.recall(&t.turns, asked)
 	t.after(left)
 	if left != gaveBack {
 		_ = t.mark(t.alive, t.data) // so that tries do not wait for an answer
 	}
 }
 
-// watchAgain replaces the watch on the queue.
+// watchAgain replaces the watch on the queue. It reports false if the lock is not to be kept
+// any longer: other readers have come and gone too often since the last use, or a call of the pool
+// has queued at the service meanwhile.
 func (t *tenancy) watchAgain(joins *driver.Watch) bool {
 	ls := &t.pool.local
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if t.turns.ended {
+	k := &t.turns
+	switch {
+	case k.ended:
 		return true
+	case k.looks == worthwhile, k.state == isKept && !k.hasPlace():
+		return false
 	}
-	t.turns.joins, t.turns.stop = joins, joins.OnFire(func() { go t.joined(joins) })
+	k.looks++
+	k.joins, k.stop = joins, joins.OnFire(func() { go t.joined(joins) })
 	return true
 }
 

@@ -167,3 +167,50 @@ func TestRefusedTryLooksOnce(t *testing.T) {
 		b.Unlock(l)
 	})
 }
+
+// A pool looks at the queue of a kept lock a few times for readers who come and go, and then
+// gives the lock back.
+func TestUnusedReadersOfManyPools(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p, other := b.Pool(lockpool.WithKeptLocks(0, time.Hour)), b.Pool()
+		read := func(p *lockpool.Pool) {
+			b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+			synctest.Wait()
+		}
+		read(p)
+		read(p)
+		for range 4 {
+			read(other)
+		}
+		require.Equal(t, 1, p.Stats().Kept)
+		read(p)
+		for range 20 {
+			read(other)
+		}
+		require.Empty(t, b.Children("a"))
+		require.Equal(t, []int64{1, 0}, []int64{p.Stats().KeptTurns, p.Stats().AskedBack})
+	})
+}
+
+// A reader that queues at the service while the pool looks who has joined leaves no second
+// node of a kept lock.
+func TestReaderBesideAKeptLock(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p, other := b.Pool(lockpool.WithKeptLocks(0, time.Hour)), b.Pool()
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		time.Sleep(time.Second)
+		session := server.State().Nodes[b.Chroot+"/a/"+b.Children("a")[0]].Stat.EphemeralOwner
+		slow := server.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.Chroot, Where: func(r zktest.Request) bool { return r.Session == session }},
+			Times: zktest.Always, Do: zktest.DelayReply(50 * time.Millisecond)})
+		l := b.Lock(other, "a", lockpool.Shared())
+		synctest.Wait()
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		slow.Remove()
+		time.Sleep(time.Second)
+		require.Zero(t, p.Stats().Kept)
+		require.Len(t, b.Children("a"), 1)
+		b.Unlock(l)
+	})
+}

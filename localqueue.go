@@ -205,6 +205,7 @@ func (t *turns) take(span trace.SpanContext) (turn int) {
 		t.all.keeping.taken++
 	}
 	t.endIdle()
+	t.looks = 0
 	t.last++
 	t.holders++
 	t.holder = span
