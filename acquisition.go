@@ -26,6 +26,9 @@ func (h *Handle) acquire(ctx context.Context, name string, req *request, l *Lock
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
+		if h.has(name) { // another call has just taken the lock
+			return ErrConcurrentUse
+		}
 		ctx, cancel := req.bound(ctx)
 		defer cancel()
 		a := &acquisition{pool: h.pool, name: name, req: *req}

@@ -48,6 +48,13 @@ func (h *Handle) lostBefore(name string) error {
 	return nil
 }
 
+// has reports whether the handle has the named lock.
+func (h *Handle) has(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.holds[name] != nil
+}
+
 // until returns the context of the pool that ends the calls of the handle: a handle that holds
 // something may acquire more until Pool.Close, others, and calls without a handle, until
 // Pool.Shutdown.

@@ -30,6 +30,7 @@ var handleTests = []test{
 	{"EntryOfARevokedLock", entryOfARevokedLock, nil},
 	{"NilFunctionsAndOptions", nilFunctionsAndOptions, nil},
 	{"ConcurrentUse", concurrentUse, nil},
+	{"ConcurrentUseOfOneLock", concurrentUseOfOneLock, nil},
 	{"MovesBetweenGoroutines", movesBetweenGoroutines, nil},
 	{"Close", closeReleasesItsLocks, nil},
 	{"CloseEndsItsWait", closeEndsItsWait, nil},
@@ -369,6 +370,26 @@ func concurrentUse(b *bench) {
 	b.unlock(holder)
 	b.unlock(w.granted())
 	b.unlock(mine)
+	b.close(h)
+}
+
+// concurrentUseOfOneLock has two goroutines take the same lock: none waits for the other.
+func concurrentUseOfOneLock(b *bench) {
+	h, a := b.handle(b.pool(keeps)), b.name("a")
+	for range 300 {
+		var locks [2]*lockpool.Lock
+		b.together(2, func(i int) (err error) {
+			if locks[i], err = h.Lock(b.ctx, a); errors.Is(err, lockpool.ErrConcurrentUse) {
+				return nil
+			}
+			return err
+		})
+		for _, l := range locks {
+			if l != nil {
+				b.unlock(l)
+			}
+		}
+	}
 	b.close(h)
 }
 
