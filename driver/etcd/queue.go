@@ -331,7 +331,12 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 
 // Rewrite implements driver.Session.
 func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
-	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) { return marked(kv, 0, append([]byte{}, data...)) })
+	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+		if !isNode(kv, node) { // Downgrade has put another one in place
+			return nil, errGone
+		}
+		return marked(kv, 0, append([]byte{}, data...))
+	})
 }
 
 // update changes the value of a node. The change may be repeated, so to returns nil for a
