@@ -89,8 +89,9 @@ type Follower interface {
 	//
 	// Follow reflects what the session has seen of the service, everything before the last
 	// answer to Ping, and only reads. The watches stay at the service until they fire: one
-	// for each returned contender, and one for the queue if later contenders matter. All
-	// followers of a queue on one session share the watches.
+	// for each returned contender, and one for the queue if later contenders matter, which is
+	// the last and fires with Changed when another contender joins. All followers of a queue on
+	// one session share the watches.
 	Follow(ctx context.Context, queue string, head func([]Node) (n int, complete bool)) (Followed, error)
 }
 
@@ -165,7 +166,8 @@ type Refuser interface {
 // Counter tells from the numbers of nodes whether other contenders have joined.
 type Counter interface {
 	// Adjoins reports whether after has joined the queue directly after before, with no
-	// contender in between. False may mean that the numbers do not tell.
+	// contender in between. If the queue was empty in between, false may mean that the numbers
+	// do not tell. Adjoins sends nothing, and waits for nothing.
 	Adjoins(before, after Node) bool
 }
 

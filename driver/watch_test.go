@@ -100,3 +100,24 @@ func TestBeforeEndsWithTheWatchOrTheContext(t *testing.T) {
 	end()
 	require.ErrorIs(t, never.Err(), context.Canceled)
 }
+
+func TestOnFire(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{true, false} { // OnFire is called
+		w, calls, stopped := driver.NewWatch(), 0, 0
+		if before {
+			w.Fire(driver.Deleted)
+		}
+		stop := w.OnFire(func() { calls++ })
+		if !before {
+			require.Zero(t, calls)
+			w.OnFire(func() { stopped++ })()
+			w.Fire(driver.Deleted)
+		}
+		w.Fire(driver.Changed)
+		require.Equal(t, 1, calls)
+		stop()
+		stop()
+		require.Zero(t, stopped)
+	}
+}

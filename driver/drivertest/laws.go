@@ -171,7 +171,7 @@ var laws = []law{
 	}},
 	{"Downgrader", []part{
 		{"in place", downgradeInPlace,
-			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing. A revocation stays, beside the new data."},
+			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing, and Rewrite of the old one returns ErrRemoved. A revocation stays, beside the new data."},
 		{"a node that is gone", downgradeGone,
 			"Downgrade of a node that is gone returns ErrRemoved."},
 		{"lost reply", downgradeLosesReply,
@@ -186,8 +186,14 @@ var laws = []law{
 	{"Follower", []part{
 		{"head", followHead,
 			"Follow returns as many contenders as head wants. One of the watches fires when one of them leaves and, unless head says that this changes nothing or the queue is empty, when somebody joins."},
+		{"joins", followJoins,
+			"If later contenders matter, the last watch fires with Changed when a contender joins, and not for a change made before."},
 		{"semaphore", followSemaphore,
 			"Follow of a semaphore's name tells which parts of it there are. One of the watches fires when that changes."},
+	}},
+	{"Counter", []part{
+		{"neighbors", countNeighbors,
+			"Adjoins tells whether a contender has joined directly after another one, whichever sessions they belong to."},
 	}},
 	{"Breaker", []part{
 		{"nodes of others", breakNodes,

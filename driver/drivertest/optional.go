@@ -152,6 +152,7 @@ func downgradeInPlace(r *run) {
 		require.Equal(r, driver.Shared, read.Kind)
 		require.Equal(r, old.Seq, read.Seq, "it keeps its place")
 		require.NotEqual(r, old.Name, read.Name)
+		require.ErrorIs(r, s.Rewrite(r.ctx, queue, old.Node, nil), driver.ErrRemoved)
 		r.sameNodes([]driver.Node{read, next.Node}, r.list(other, queue))
 		r.fires(r.watchOne(other, old), "the node was replaced before", driver.Missing)
 		r.waits(beside, "it is the watch of another node")
@@ -330,6 +331,23 @@ func followHead(r *run) {
 	}
 }
 
+func followJoins(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node := r.join(s, queue)
+	for _, joining := range []driver.Session{s, other} {
+		require.NoError(r, s.Rewrite(r.ctx, queue, node.Node, []byte("other data")))
+		alone := r.follow(s, queue, 0, false)
+		require.Len(r, alone.Watches, 1)
+		r.notFired(s, alone)
+		with := r.follow(s, queue, 1, false)
+		next := r.join(joining, queue)
+		r.fires(alone.Watches[0], "another contender has joined", driver.Changed)
+		r.fires(with.Watches[1], "another contender has joined", driver.Changed)
+		r.waits(with.Watches[0], "the first contender has not changed")
+		r.leave(joining, next)
+	}
+}
+
 func followSemaphore(r *run) {
 	s, other, name := r.connect(), r.connect(), r.name()
 	l := offered[driver.Limiter](r, other)
@@ -347,6 +365,20 @@ func followSemaphore(r *run) {
 	require.Len(r, leases.Contenders, 1)
 	r.leave(other, lease)
 	r.firedOf(leases)
+}
+
+func countNeighbors(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	c := offered[driver.Counter](r, s)
+	first, second, third := r.join(s, queue), r.join(other, queue), r.joinAs(s, queue, driver.Request{Kind: driver.Shared})
+	r.leave(other, second)
+	fourth := r.join(other, queue)
+	for _, pair := range [][2]driver.Located{{first, second}, {second, third}, {third, fourth}} {
+		require.True(r, c.Adjoins(pair[0].Node, pair[1].Node))
+	}
+	for _, pair := range [][2]driver.Located{{first, third}, {first, first}, {second, first}, {second, fourth}} {
+		require.False(r, c.Adjoins(pair[0].Node, pair[1].Node))
+	}
 }
 
 func breakNodes(r *run) {

@@ -28,6 +28,7 @@ var _ interface {
 	driver.Recorder
 	driver.Clearer
 	driver.Refuser
+	driver.Counter
 } = (*session)(nil)
 
 // session is one ZooKeeper session on one client. The client would open another session
