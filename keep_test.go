@@ -31,15 +31,17 @@ func TestRemovedKeptLockIsNotEntered(t *testing.T) {
 		require.Equal(t, 1, p.Stats().Kept)
 		time.Sleep(time.Second)
 		old := b.Children("a")[0]
-		looks := server.Inject(zktest.Rule{
-			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/" + old}, Times: zktest.Always, Do: zktest.HoldReply()})
+		look := server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/" + old}, Do: zktest.HoldReply()})
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+old, -1))
-		require.NoError(t, looks.Wait(b.Ctx))
+		require.NoError(t, look.Wait(b.Ctx))
 		synctest.Wait()
-		l := b.Lock(p, "a", lockpool.Shared())
+		w := b.StartLock(p, "a", lockpool.Shared())
+		synctest.Wait()
+		require.Zero(t, p.Stats().KeptTurns)
+		look.Release()
+		l := w.Granted()
 		require.Len(t, b.Children("a"), 1)
-		looks.Remove()
-		looks.Release()
 		b.Unlock(l)
 	})
 }
