@@ -227,7 +227,7 @@ func (b *bubble) finish() {
 	time.Sleep(b.longest + 4*b.Tick) // until the sessions of killed processes have expired
 	b.server.ReapContainers()
 	left, unused := b.left()
-	b.history.Update(func(rec *workload.Record) { rec.Leaked, rec.Unused = left, unused })
+	b.history.Update(func(rec *workload.Record) { rec.Leaked, rec.Unused = append(rec.Leaked, left...), unused })
 	if err := b.server.Invariants(); err != nil {
 		b.history.Update(func(rec *workload.Record) { rec.Crashes = append(rec.Crashes, "invariant: "+err.Error()) })
 	}
@@ -344,7 +344,12 @@ func (b *bubble) start(slot int) {
 	if turns > 0 {
 		b.history.Update(func(rec *workload.Record) { rec.PassesOn = append(rec.PassesOn, i.name) })
 	}
-	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger), lockpool.WithLocalTurns(turns)); err != nil {
+	opts := []lockpool.Option{lockpool.WithLogger(logger), lockpool.WithLocalTurns(turns)}
+	if p.Keeps > 0 {
+		opts = append(opts, lockpool.WithKeptLocks(p.Keeps, p.Unused))
+		b.history.Update(func(rec *workload.Record) { rec.Keeps = append(rec.Keeps, i.name) })
+	}
+	if i.pool, err = lockpool.OpenConnector(connector, opts...); err != nil {
 		panic(err)
 	}
 	b.instances[slot] = i
@@ -385,14 +390,28 @@ func (i *instance) kill(end func(zktest.Selector)) {
 	i.stream.End(i.bubble.now())
 	end(i.selector())
 	// The pool has no connection anymore; closing the pool ends the goroutines.
-	i.running.Go(func() { _ = i.pool.Close() })
+	i.close()
 }
 
 // close closes the pool during use.
-func (i *instance) close() { i.running.Go(func() { _ = i.pool.Close() }) }
+func (i *instance) close() { i.end(func() { _ = i.pool.Close() }) }
 
 // shutdown shuts the pool down. The holders finish first.
-func (i *instance) shutdown() { i.running.Go(func() { i.client.Shutdown(i.pool, 0) }) }
+func (i *instance) shutdown() { i.end(func() { i.client.Shutdown(i.pool, 0) }) }
+
+// end ends the pool, and adds the pool's kept locks to the record.
+func (i *instance) end(end func()) {
+	i.running.Go(func() {
+		end()
+		stats := i.pool.Stats()
+		i.history.Update(func(rec *workload.Record) {
+			rec.KeptTurns, rec.AskedBack = rec.KeptTurns+int(stats.KeptTurns), rec.AskedBack+int(stats.AskedBack)
+			if stats.Kept != 0 {
+				rec.Leaked = append(rec.Leaked, fmt.Sprintf("left: %d kept locks of %s, whose pool is closed", stats.Kept, i.name))
+			}
+		})
+	})
+}
 
 // dialer returns a dialer, refusing when the process is dead.
 func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {

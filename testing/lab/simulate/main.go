@@ -13,9 +13,10 @@
 // time: see package workload. On a violation, the command shortens the bubble's schedule as
 // far as possible, and prints the schedule with a timeline. The last line of the output is
 //
-//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... breaks=... deadlocks=... starved=... victim_in_a_row=... rescues=... virtual=... real=...
+//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... kept_turns=... asked_back=... faults=... losses=... breaks=... deadlocks=... starved=... victim_in_a_row=... rescues=... virtual=... real=...
 //
-// and only if the first three are 0 is the exit code 0. starved is the longest time a
+// and only if the first three are 0 is the exit code 0. kept_turns counts the turns of kept
+// locks, and asked_back the kept locks that other processes wanted. starved is the longest time a
 // victim of deadlocks tried again, at once, until the victim had all locks, and
 // victim_in_a_row how often in succession a caller was the victim, at most.
 package main

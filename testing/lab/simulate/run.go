@@ -48,6 +48,7 @@ func (t *total) add(r result) {
 	t.Grants, t.Faults = t.Grants+r.Figures.Grants, t.Faults+r.Figures.Faults
 	t.Losses, t.Rescues = t.Losses+r.Figures.Losses, t.Rescues+r.Figures.Rescues
 	t.Deadlocks, t.Breaks = t.Deadlocks+r.Figures.Deadlocks, t.Breaks+r.Figures.Breaks
+	t.KeptTurns, t.AskedBack = t.KeptTurns+r.Figures.KeptTurns, t.AskedBack+r.Figures.AskedBack
 	t.Starved, t.Victim = max(t.Starved, r.Figures.Starved), max(t.Victim, r.Figures.Victim)
 	t.violations += len(r.Report.Violations)
 	t.leaked += len(r.Report.Leaked)
@@ -59,8 +60,8 @@ func (t *total) add(r result) {
 func (t *total) clean() bool { return t.violations+t.leaked+t.stuck == 0 }
 
 func (t *total) String() string {
-	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d faults=%d losses=%d breaks=%d deadlocks=%d starved=%s victim_in_a_row=%d rescues=%d virtual=%s real=%s",
-		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Breaks, t.Deadlocks, t.Starved.Round(time.Millisecond), t.Victim, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
+	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d kept_turns=%d asked_back=%d faults=%d losses=%d breaks=%d deadlocks=%d starved=%s victim_in_a_row=%d rescues=%d virtual=%s real=%s",
+		t.violations, t.leaked, t.stuck, t.Grants, t.KeptTurns, t.AskedBack, t.Faults, t.Losses, t.Breaks, t.Deadlocks, t.Starved.Round(time.Millisecond), t.Victim, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
 }
 
 // schedules yields the schedules of a run: of as many bubbles as fit in the time, the last

@@ -38,6 +38,8 @@ type process struct {
 	Latency time.Duration // of the connections: the longest time of a packet, in each direction
 	Workers int
 	Seed    uint64
+	Keeps   int           // kept locks at most (lockpool.WithKeptLocks); 0 without the option
+	Unused  time.Duration // of a kept lock, at most
 
 	Bystander bool // takes no locks, but revokes and breaks locks of others
 }
@@ -124,6 +126,11 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		s.Processes = append(s.Processes, p)
 	}
 	s.drawSteps(r, m)
+	for n := range s.Processes {
+		p := &s.Processes[n]
+		p.Keeps = []int{0, 1, 2, 1000}[r.IntN(4)]
+		p.Unused = []time.Duration{100 * time.Millisecond, 5 * time.Second, time.Minute, time.Hour}[r.IntN(4)]
+	}
 	return s
 }
 

@@ -47,10 +47,12 @@ func runFor(t *testing.T, virtual time.Duration, change func(*options)) (sum *to
 
 func TestBubblesWithoutViolations(t *testing.T) {
 	sum, _, last := runFor(t, 25*time.Minute, func(*options) {})
-	require.Regexp(t, `^violations=0 leaked_nodes=0 stuck_waiters=0 grants=\d+ faults=\d+ losses=\d+ breaks=\d+ deadlocks=\d+ starved=\S+ victim_in_a_row=\d+ rescues=0 virtual=\S+ real=\S+$`, last)
+	require.Regexp(t, `^violations=0 leaked_nodes=0 stuck_waiters=0 grants=\d+ kept_turns=\d+ asked_back=\d+ faults=\d+ losses=\d+ breaks=\d+ deadlocks=\d+ starved=\S+ victim_in_a_row=\d+ rescues=0 virtual=\S+ real=\S+$`, last)
 	require.True(t, sum.clean())
 	require.Greater(t, sum.Grants, 500)
 	require.Greater(t, sum.Faults, 12)
+	require.Greater(t, sum.KeptTurns, 50)
+	require.Greater(t, sum.AskedBack, 5)
 	require.GreaterOrEqual(t, sum.virtual, 25*time.Minute)
 }
 

@@ -42,7 +42,7 @@ func TestEveryBugCompiles(t *testing.T) {
 
 func TestOutcomeIsRead(t *testing.T) {
 	t.Parallel()
-	const totals = "violations=1 leaked_nodes=0 stuck_waiters=0 grants=7 faults=1 losses=0 breaks=0 deadlocks=0 starved=0s victim_in_a_row=0 rescues=0 virtual=1h0m0s real=2s\n"
+	const totals = "violations=1 leaked_nodes=0 stuck_waiters=0 grants=7 kept_turns=0 asked_back=0 faults=1 losses=0 breaks=0 deadlocks=0 starved=0s victim_in_a_row=0 rescues=0 virtual=1h0m0s real=2s\n"
 	require.Equal(t, outcome{"", "1h0m0s", "2s"}, readOutcome("20 bubbles: all well\n"+totals))
 	require.Equal(t, outcome{"LEFT: a node", "1h0m0s", "2s"}, readOutcome("LEFT in bubble 3 of seed 4: a node\nSTUCK in bubble 3 of seed 4: b\n"+totals))
 	require.Empty(t, readOutcome("panic: x"))

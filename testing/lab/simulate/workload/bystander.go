@@ -16,6 +16,9 @@ import (
 func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	kind := c.Kinds[r.IntN(len(c.Kinds))]
 	t := &turn{Client: c, pool: pool, r: r, worker: worker, name: NameOf(kind, r.IntN(locksOf(kind, c.Locks)))}
+	if kind == Exclusive && c.Processes > 0 && chance(r, 30) { // perhaps kept
+		t.name = NameOf(own, r.IntN(c.Processes))
+	}
 	switch {
 	case chance(r, 30):
 		return t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })

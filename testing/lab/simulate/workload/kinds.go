@@ -122,6 +122,7 @@ func (c Config) Directories(root string) (paths []string) {
 		add(name, locksOf(name, c.Locks))
 	}
 	add(own, c.Processes)
+	add(ReadWrite, locksOf(ReadWrite, c.Locks)+c.Processes)
 	for i := range locksOf(Plain, c.Locks) + c.Processes {
 		paths = append(paths, root+"/"+driver.Waits+"/"+NameOf(Plain, i))
 	}

@@ -125,13 +125,13 @@ func (rec *Record) ambiguous(h, g *hold) bool {
 }
 
 // leavesToOthers reports whether a call may release a lock without an answer: the lock
-// rests, or others of the process may have the lock next, or share the lock.
+// rests or is kept, or others of the process may have the lock next, or share the lock.
 func (rec *Record) leavesToOthers(c *call) bool {
 	if c.rests {
 		return true
 	}
 	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&
-		(slices.ContainsFunc(rec.calls, func(other *call) bool {
+		(slices.Contains(rec.Keeps, c.process) || slices.ContainsFunc(rec.calls, func(other *call) bool {
 			return other.process == c.process && other.lock == c.lock && (other.op == opLock || other.op == opAgain) && other.begin <= c.end && c.begin <= other.end
 		}) || slices.ContainsFunc(rec.holds, func(other *hold) bool {
 			return other.process == c.process && other.lock == c.lock && other != c.releases && other.begin <= c.end && c.begin <= other.end

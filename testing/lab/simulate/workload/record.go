@@ -31,6 +31,9 @@ type Record struct {
 	Displaced  []Span    // waiters who had no place in the queue when nodes had been removed for some time
 	Notes      []string  // for the summary
 	PassesOn   []string  // clients with local handoff: a waiter there has no place at the service
+	Keeps      []string  // clients that keep locks after the last unlock
+	KeptTurns  int       // turns of kept locks
+	AskedBack  int       // kept locks that others wanted
 
 	calls      []*call
 	holds      []*hold

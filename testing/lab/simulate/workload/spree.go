@@ -1,6 +1,6 @@
 package workload
 
-// This file has sprees: one lock taken many times in quick succession.
+// This file has one lock taken many times in succession, quickly or with pauses.
 
 import (
 	"context"
@@ -41,6 +41,32 @@ func (c *Client) spree(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 		if err := t.take(context.Background()); errors.Is(err, lockpool.ErrPoolClosed) {
 			return err
 		}
+	}
+	return nil
+}
+
+// revisit takes one lock several times, with pauses in which the process may keep the lock:
+// in most cases the own process's lock, and sometimes another's, which asks for the lock.
+// Some of these locks are read-write locks, with mostly readers.
+func (c *Client) revisit(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	owner, pause := c.Process, between(r, 0, c.Pause/4)
+	if chance(r, 25) {
+		owner = r.IntN(c.Processes)
+	}
+	kind, name := own, NameOf(own, owner)
+	if chance(r, 30) {
+		kind, name = ReadWrite, NameOf(ReadWrite, locksOf(ReadWrite, c.Locks)+owner)
+	}
+	for range 3 + r.IntN(10) {
+		t := &turn{
+			Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: kind, name: name,
+			brief: chance(r, 50), bound: bound{limit: between(r, 0, c.Timeout)},
+		}
+		kinds[kind].prepare(t)
+		if err := t.take(context.Background()); errors.Is(err, lockpool.ErrPoolClosed) {
+			return err
+		}
+		time.Sleep(between(r, 0, pause))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 // Figures count what happened in a campaign.
 type Figures struct {
-	Grants, Faults, Losses, Rescues, Waits, Refused, Deadlocks, Breaks int
+	Grants, KeptTurns, AskedBack, Faults, Losses, Rescues, Waits, Refused, Deadlocks, Breaks int
 
 	Starved time.Duration // the longest time a victim of deadlocks tried again
 	Victim  int64         // how often in succession a caller was the victim, at the most
@@ -21,7 +21,7 @@ type Figures struct {
 
 // Count counts what happened.
 func Count(rec *Record) (f Figures) {
-	f.Breaks = rec.breaks()
+	f.Breaks, f.KeptTurns, f.AskedBack = rec.breaks(), rec.KeptTurns, rec.AskedBack
 	f.Faults, f.Rescues = len(rec.Faults)-f.Breaks, len(rec.Rescues)
 	f.Starved, f.Victim = rec.starved()
 	for _, h := range rec.holds {

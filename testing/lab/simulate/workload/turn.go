@@ -50,6 +50,9 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if c.inTangle(worker) {
 		return c.tangle(pool, r, worker)
 	}
+	if c.Processes > 0 && chance(r, 10) {
+		return c.revisit(pool, r, worker)
+	}
 	if chance(r, 5) && c.hasTwo() {
 		return c.lockTwo(context.Background(), pool, r, worker, nil)
 	}
