@@ -52,6 +52,7 @@ var (
 	revocable = Locking(lockpool.Revocable())
 
 	atService = []lockpool.Option{lockpool.WithLocalTurns(0)}
+	keeping   = []lockpool.Option{lockpool.WithKeptLocks(0, time.Hour)}
 )
 
 // All are the plays, the same on each service.
@@ -103,6 +104,9 @@ var All = []Play{
 	{Name: "deadlock of two at once", Warm: 1, Act: deadlock(WithAll, Exclusively, false), Opts: soon, Long: true},
 	{Name: "local deadlock", Warm: 1, Act: (*Stage).localDeadlock, Opts: soon},
 	{Name: "hold at least", Warm: 1, Act: (*Stage).UseOnce, Way: Locking(lockpool.HoldAtLeast(50 * time.Millisecond))},
+	{Name: "keep", Warm: 1, Act: (*Stage).keep, Opts: keeping},
+	{Name: "keep to read", Warm: 1, Act: (*Stage).keepToRead, Opts: keeping},
+	{Name: "try what is kept", Warm: 1, Act: (*Stage).tryKept, Opts: keeping},
 }
 
 func (s *Stage) useBy(way Way) {
@@ -502,4 +506,47 @@ func (s *Stage) nest() {
 			s.check(l.Unlock(s.Ctx))
 		}
 	})
+}
+
+// keep takes a kept lock again, and leaves the unused lock to the rival.
+func (s *Stage) keep() {
+	first := s.tokenOf(s.Pool, Locking())
+	second := s.tokenOf(s.Pool, Locking())
+	require.True(s, s.Fired != nil || s.Pool.Stats().KeptTurns == 1)
+	require.Greater(s, s.tokenOf(s.Others, Locking()), max(first, second))
+	require.True(s, second > first || second == 0)
+}
+
+// tokenOf takes the lock and returns the token, or 0 if a fault has kept the pool from
+// telling the token.
+func (s *Stage) tokenOf(p *lockpool.Pool, way Way) (token int64) {
+	l, err := way(s.Ctx, p, false)
+	if err == nil {
+		token, err = l.Token(s.Ctx)
+		err = errors.Join(err, l.Unlock(s.Ctx))
+	}
+	s.check(err)
+	return token
+}
+
+// keepToRead shares a kept lock with the rival, who then waits for the lock in use.
+func (s *Stage) keepToRead() {
+	s.tokenOf(s.Pool, reading)
+	s.tokenOf(s.Others, reading)
+	s.useBy(reading)
+	require.True(s, s.Fired != nil || s.Pool.Stats().KeptTurns == 1)
+}
+
+// tryKept tries a lock that the rival keeps.
+func (s *Stage) tryKept() {
+	s.free(s.take(s.Others))
+	s.free(s.take(s.Others))
+	require.Equal(s, 1, s.Others.Stats().Kept)
+	l, err := s.way(s.Ctx, s.Pool, true)
+	if s.fired() && errors.Is(err, lockpool.ErrLocked) { // the answer came too late
+		return
+	}
+	if s.check(err) {
+		s.use(l, func() {})
+	}
 }

@@ -60,7 +60,7 @@ func (c *Client) revisit(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	for range 3 + r.IntN(10) {
 		t := &turn{
 			Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: kind, name: name,
-			brief: chance(r, 50), bound: bound{limit: between(r, 0, c.Timeout)},
+			brief: kind == own && chance(r, 50), bound: bound{limit: between(r, 0, c.Timeout)},
 		}
 		kinds[kind].prepare(t)
 		if err := t.take(context.Background()); errors.Is(err, lockpool.ErrPoolClosed) {
