@@ -158,6 +158,59 @@ func TestClockJumpKeepsTheLock(t *testing.T) {
 	b.Unlock(l)
 }
 
+// keptOn returns a pool that keeps the lock a, and the token of the last turn.
+func keptOn(b *locktest.Bench) (p *lockpool.Pool, token int64) {
+	p = b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+	for range 2 {
+		l := b.Lock(p, "a")
+		token = b.Token(l)
+		b.Unlock(l)
+	}
+	require.Equal(b, 1, p.Stats().Kept)
+	return p, token
+}
+
+// A kept lock of a session whose time is over, or may be over, is not taken again.
+func TestNoKeptLockIsTakenAfterAStop(t *testing.T) {
+	locktest.Once(t)
+	for _, reported := range []bool{true, false} {
+		t.Run(fmt.Sprint("reported ", reported), func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				m := b.Machine()
+				p, token := keptOn(b)
+				server.Partition(zktest.Selector{}, zktest.Both)
+				if reported {
+					m.Suspend(b.Config().SessionTimeout)
+				} else {
+					m.SetWallClock(b.Config().SessionTimeout)
+				}
+				_, err := p.Lock(locktest.Timeout(t, time.Second), "a")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				server.Heal()
+				l := b.Lock(p, "a")
+				require.Greater(t, b.Token(l), token)
+				b.Unlock(l)
+			})
+		})
+	}
+}
+
+// A kept lock is taken after the jump of a wall clock when the service has answered.
+func TestClockJumpKeepsTheKeptLock(t *testing.T) {
+	locktest.Once(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+		m := b.Machine()
+		p, _ := keptOn(b)
+		for range 3 {
+			m.SetWallClock(time.Hour)
+			l := b.Lock(p, "a")
+			require.Zero(t, p.Stats().Kept)
+			b.Unlock(l)
+			require.Equal(t, 1, p.Stats().Kept)
+		}
+	})
+}
+
 // Whatever releases a lock, and whether or not a server is asked, nil means that the lock was
 // held until then. After a stop of the machine that nothing has shown to be shorter than the
 // session, no release returns nil.

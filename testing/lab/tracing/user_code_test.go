@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,31 @@ func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	b.Unlock(b.lock(b.Ctx, p, "a"))
 	l, err := b.silentPool().TryLock(b.Ctx, "a")
 	require.NoError(t, err)
+	b.Unlock(l)
+}
+
+// A session that ends while a call takes a kept lock there does not fail the call.
+func TestKeptLockIsLostDuringTheCall(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	var during atomic.Pointer[func()]
+	p := b.open("", lockpool.WithLocalTurns(1000), lockpool.WithKeptLocks(0, time.Hour), lockpool.WithMeterProvider(b.newMeter()), lockpool.WithMetricName(func(name string) string {
+		if f := during.Swap(nil); f != nil {
+			(*f)()
+		}
+		return name
+	}))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
+	require.Equal(t, 1, p.Stats().Kept)
+	expire := func() {
+		b.expire(b.session("a", b.Children("a")[0]))
+		b.Until(func() bool { return p.Stats().OpenSessions == 0 }, "the pool knows")
+	}
+	during.Store(&expire)
+	l := b.lock(b.Ctx, p, "a")
+	require.EqualValues(t, 1, p.Stats().KeptTurns)
+	require.Nil(t, during.Load())
 	b.Unlock(l)
 }
 
