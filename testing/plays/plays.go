@@ -52,7 +52,7 @@ var (
 	revocable = Locking(lockpool.Revocable())
 
 	atService = []lockpool.Option{lockpool.WithLocalTurns(0)}
-	keeping   = []lockpool.Option{lockpool.WithKeptLocks(0, time.Hour)}
+	keeping   = []lockpool.Option{lockpool.WithKeptLocks(0, 5*time.Second)} // or else a lock may be kept at the end
 )
 
 // All are the plays, the same on each service.
