@@ -7,6 +7,10 @@ package recipe
 // late, both in their order. What a waiter does is decided by [state], on views shared
 // by a session's waiters.
 //
+// Some holders keep the lock: the node says so, and the holder watches the queue, and leaves
+// or takes the word back when another contender joins. Some contenders only try: they wait
+// for such answers, and for nothing else.
+//
 // A grant must be true: the node has been at the head of the queue (for a reader: behind
 // readers only). And when nothing is under way any longer, no contender may wait at the
 // head, or without a node.
@@ -32,6 +36,7 @@ type world struct {
 	sessions []*sessionState
 	next     int64         // sequence number
 	led      []driver.Node // have been at the head
+	kept     []driver.Node // say that the lock is kept
 	faults   int           // still possible
 	trail    *trail        // the way to this state; not part of the state
 }
@@ -56,6 +61,7 @@ type sessionState struct {
 	requests   []message     // on their way to the server
 	answers    []message     // on their way to the client, with events
 	watched    []driver.Node // by the server
+	follows    bool          // the server will tell who joins
 	known      []driver.Node // known to the client to be watched, or asked to be
 	leaving    []driver.Node // the client has asked to remove
 	contenders []*contenderState
@@ -70,6 +76,7 @@ type message struct {
 	queue []driver.Node // the answer to list
 	gone  bool          // the answer to watch and to remove
 	bare  bool          // create without list
+	kept  bool          // the node says so: to be marked, and in the answer to watch
 }
 
 type messageKind byte
@@ -80,6 +87,9 @@ const (
 	watch
 	remove
 	share
+	mark
+	follow
+	joined   // an event of the queue
 	happened // an event
 )
 
@@ -99,6 +109,7 @@ const (
 
 type contenderState struct {
 	kind    driver.Kind
+	role    role
 	phase   phase
 	self    driver.Node
 	x       state
@@ -112,6 +123,7 @@ type watchState struct {
 	node  driver.Node
 	armed bool
 	event driver.Event
+	kept  bool
 }
 
 // decision is what the planted mistakes change.
@@ -123,20 +135,27 @@ type decision struct {
 	watchOwn bool                                               // a waiter watches the own node
 	gaps     bool                                               // others may have joined between two contenders of a session
 	isThere  func(driver.Event) bool                            // whether the own node is there, by the event of the watch
+	answered func(events []driver.Event, keeps func(int) bool) step
+	follows  func(others bool) bool // whether a holder who keeps the lock takes in that there are others
 }
 
 var asBuilt = decision{
 	rule: ruleOf, join: (*state).join, ownGone: driver.Missing, watchOwn: true,
-	sees:    func(*state, []driver.Event) bool { return false },
-	isThere: func(e driver.Event) bool { return e == 0 },
+	sees:     func(*state, []driver.Event) bool { return false },
+	isThere:  func(e driver.Event) bool { return e == 0 },
+	answered: answered, follows: func(others bool) bool { return others },
 }
 
-func newWorld(faults int, sessions ...[]driver.Kind) *world {
+func newWorld(faults int, sessions ...[]role) *world {
 	w := &world{next: 1, faults: faults}
-	for _, kinds := range sessions {
+	for _, roles := range sessions {
 		s := &sessionState{view: newView()}
-		for _, kind := range kinds {
-			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle, x: state{view: s.view}})
+		for _, role := range roles {
+			c := &contenderState{kind: driver.Kind(role), role: role, phase: idle, x: state{view: s.view}}
+			if role >= ke {
+				c.kind = driver.Exclusive
+			}
+			s.contenders = append(s.contenders, c)
 		}
 		w.sessions = append(w.sessions, s)
 	}
@@ -145,7 +164,7 @@ func newWorld(faults int, sessions ...[]driver.Kind) *world {
 
 func (w *world) clone() *world {
 	c := *w
-	c.nodes, c.led = slices.Clone(w.nodes), slices.Clone(w.led)
+	c.nodes, c.led, c.kept = slices.Clone(w.nodes), slices.Clone(w.led), slices.Clone(w.kept)
 	c.sessions = nil
 	for _, s := range w.sessions {
 		t := *s
@@ -176,15 +195,16 @@ func (w *world) key() uint64 {
 	messages := func(list []message) {
 		b = append(b, byte(len(list)))
 		for _, m := range list {
-			b = append(b, byte(m.kind), byte(m.who), byte(m.event), bit(m.gone), bit(m.bare))
+			b = append(b, byte(m.kind), byte(m.who), byte(m.event), bit(m.gone), bit(m.bare), bit(m.kept))
 			node(m.node)
 			nodes(m.queue)
 		}
 	}
 	nodes(w.nodes)
 	nodes(w.led)
+	nodes(w.kept)
 	for _, s := range w.sessions {
-		b = append(b, bit(s.dead), bit(s.ended))
+		b = append(b, bit(s.dead), bit(s.ended), bit(s.follows))
 		nodes(s.view.queue)
 		nodes(slices.SortedFunc(maps.Keys(s.view.own), bySeq))
 		nodes(s.watched)
@@ -193,12 +213,12 @@ func (w *world) key() uint64 {
 		messages(s.requests)
 		messages(s.answers)
 		for _, c := range s.contenders {
-			b = append(b, byte(c.phase), bit(c.joined), bit(c.x.listed), bit(c.looks), bit(c.queue != nil))
+			b = append(b, byte(c.phase), bit(c.joined), bit(c.x.listed), bit(c.looks), bit(c.queue != nil), bit(c.x.asked))
 			node(c.self)
 			nodes(c.queue)
 			nodes(c.x.awaited)
 			for _, w := range c.watches {
-				b = append(b, bit(w.armed), byte(w.event))
+				b = append(b, bit(w.armed), byte(w.event), bit(w.kept))
 				node(w.node)
 			}
 		}
@@ -402,7 +422,8 @@ func (w *world) breakConnection(i int) {
 		again[k] = message{kind: m.kind, who: m.who, node: m.node}
 	}
 	again = append(again, slices.DeleteFunc(s.requests, func(m message) bool { return m.kind == watch })...)
-	s.requests, s.answers, s.watched, s.known = again, nil, nil, nil
+	s.requests, s.answers, s.watched, s.known, s.follows = again, nil, nil, nil, false
+	s.recall()
 	for _, c := range s.contenders {
 		for k := range c.watches {
 			if c.watches[k].event == 0 {
@@ -429,6 +450,7 @@ func (w *world) serve(s *sessionState) {
 		w.next++
 		w.nodes = append(w.nodes, c.self)
 		w.lead()
+		w.tellJoined()
 		if m.bare {
 			s.answers = append(s.answers, m)
 		}
@@ -439,6 +461,7 @@ func (w *world) serve(s *sessionState) {
 		if m.gone = !w.exists(m.node); !m.gone {
 			s.watched = append(s.watched, m.node)
 		}
+		m.kept = slices.Contains(w.kept, m.node)
 		s.answers = append(s.answers, m)
 	case remove:
 		if m.gone = !w.exists(m.node); !m.gone {
@@ -447,6 +470,11 @@ func (w *world) serve(s *sessionState) {
 		if len(s.contenders) > 1 { // a single contender has no use for the answer
 			s.answers = append(s.answers, m)
 		}
+	case mark:
+		w.mark(m.node, m.kept)
+	case follow:
+		s.follows, m.queue = true, slices.Clone(w.nodes)
+		s.answers = append(s.answers, m)
 	case share:
 		if i := slices.Index(w.nodes, m.node); i >= 0 {
 			reader := m.node
@@ -459,6 +487,24 @@ func (w *world) serve(s *sessionState) {
 				w.tell(m.node, driver.Changed)
 			}
 			w.lead()
+		}
+	}
+}
+
+// mark makes a node say, or no longer say, that the lock is kept.
+func (w *world) mark(n driver.Node, kept bool) {
+	w.kept = slices.DeleteFunc(w.kept, func(m driver.Node) bool { return m == n })
+	if kept && w.exists(n) {
+		w.kept = append(w.kept, n)
+	}
+	w.tell(n, driver.Changed)
+}
+
+// tellJoined tells those who follow the queue that a contender has joined.
+func (w *world) tellJoined() {
+	for _, s := range w.sessions {
+		if s.follows {
+			s.follows, s.answers = false, append(s.answers, message{kind: joined})
 		}
 	}
 }
@@ -494,7 +540,11 @@ func (s *sessionState) hear(w *world, d decision) error {
 			e = driver.Missing
 			s.forget(m.node)
 		}
-		s.set(m.node, e)
+		s.set(m.node, e, m.kept)
+	case follow, joined:
+		if d.follows(m.kind == joined || len(m.queue) > 1) {
+			s.recall()
+		}
 	case happened:
 		e := m.event
 		if isOwn := w.sessions[sessionOf(m.node)-1] == s; isOwn && e == driver.Deleted {
@@ -522,16 +572,31 @@ func (s *sessionState) forget(n driver.Node) {
 }
 
 // set arms or fires the watches of all contenders on a node.
-func (s *sessionState) set(n driver.Node, e driver.Event) {
+func (s *sessionState) set(n driver.Node, e driver.Event, kept ...bool) {
 	for _, c := range s.contenders {
 		for i := range c.watches {
 			if w := &c.watches[i]; w.node == n && w.event == 0 {
-				w.armed, w.event = true, e
+				w.armed, w.event, w.kept = true, e, len(kept) > 0 && kept[0]
 			}
 		}
 		if c.phase == arming && !slices.ContainsFunc(c.watches, func(w watchState) bool { return !w.armed }) {
 			c.phase = waiting
+			if c.role == tr {
+				c.phase = goingOn // to look at the data
+			}
 		}
+	}
+}
+
+// recall makes a holder leave a kept lock, or take back the word that the lock is kept.
+func (s *sessionState) recall() {
+	c := s.contenders[0]
+	switch {
+	case c.phase != holding:
+	case c.role == ke:
+		s.leave(0)
+	case c.role == us:
+		s.requests = append(s.requests, message{kind: mark, node: c.self})
 	}
 }
 
@@ -551,6 +616,9 @@ func (s *sessionState) behind(self driver.Node, d decision) (run []driver.Node) 
 func (s *sessionState) decide(w *world, j int, d decision) (err error) {
 	c := s.contenders[j]
 	queue, next := c.queue, lists
+	if c.role == tr && queue == nil {
+		return s.step(w, j, d)
+	}
 	c.queue, c.x.claim = nil, &Claim{Kind: c.kind, Rule: d.rule(c.kind)}
 	switch {
 	case !c.joined:
@@ -572,6 +640,9 @@ func (s *sessionState) step(w *world, j int, d decision, looked ...[]driver.Node
 	for i, w := range c.watches {
 		events[i] = w.event
 	}
+	if c.role == tr {
+		return s.follow(w, j, d.answered(events, func(i int) bool { return c.watches[i].kept }), nil, d)
+	}
 	own := events[len(events)-1]
 	isThere := func() bool { return d.isThere(own) }
 	var next step
@@ -588,11 +659,20 @@ func (s *sessionState) step(w *world, j int, d decision, looked ...[]driver.Node
 
 // follow carries out a decision.
 func (s *sessionState) follow(w *world, j int, next step, err error, d decision) error {
+	c := s.contenders[j]
 	switch {
-	case err != nil:
+	case err != nil, next == fails:
 		s.leave(j)
-	case next == lists:
+	case next == lists, next == waits && c.role == tr && !c.x.listed:
 		s.list(j)
+	case next == waits && c.role == tr && c.watches != nil:
+		c.phase = waiting
+	case next == waits && c.role == tr && c.x.asked:
+		s.leave(j)
+	case next == waits && c.role == tr:
+		c.x.asked = true
+		c.x.awaited, _ = c.x.view.blocking(d.rule(c.kind), c.self)
+		s.await(j, d)
 	case next == waits:
 		s.await(j, d)
 	case next == looks:
@@ -607,6 +687,9 @@ func (s *sessionState) follow(w *world, j int, next step, err error, d decision)
 func (s *sessionState) hold(w *world, j int) error {
 	c := s.contenders[j]
 	c.phase, c.watches, c.x.awaited = holding, nil, nil
+	if c.role == ke || c.role == us {
+		s.requests = append(s.requests, message{kind: mark, node: c.self, kept: true}, message{kind: follow, node: c.self})
+	}
 	if !slices.Contains(w.led, c.self) {
 		return fmt.Errorf("%w: %s", errWrongGrant, c.self.Name)
 	}
@@ -624,7 +707,11 @@ func (s *sessionState) await(j int, d decision) {
 	c.phase = arming
 	before := c.watches
 	c.watches = nil
-	for _, n := range append(slices.Clone(c.x.awaited), c.self) {
+	nodes := append(slices.Clone(c.x.awaited), c.self)
+	if c.role == tr {
+		nodes = c.x.awaited
+	}
+	for _, n := range nodes {
 		set := watchState{node: n}
 		if i := slices.IndexFunc(before, func(w watchState) bool { return w.node == n && w.event == 0 }); i >= 0 {
 			set = before[i]
@@ -653,7 +740,11 @@ func (s *sessionState) list(j int) {
 func (w *world) rest() error {
 	for i, s := range w.sessions {
 		for j, c := range s.contenders {
-			if !s.ended && c.phase != idle && c.phase != holding && c.phase != done && (!w.exists(c.self) || slices.Contains(w.led, c.self)) {
+			stuck := !w.exists(c.self) || slices.Contains(w.led, c.self)
+			if c.role == tr { // without a node, nobody answers, and the try ends after keptPatience
+				stuck = w.exists(c.self)
+			}
+			if !s.ended && c.phase != idle && c.phase != holding && c.phase != done && stuck {
 				return fmt.Errorf("%w: contender %d.%d with %s, phase %d, after%v", errStuck, i, j, c.self.Name, c.phase, w.trail)
 			}
 		}
@@ -694,34 +785,52 @@ func walk(start *world, d decision) (states int, err error) {
 
 // like reports whether two sessions have contenders of the same kinds.
 func (s *sessionState) like(other *sessionState) bool {
-	return slices.EqualFunc(s.contenders, other.contenders, func(a, b *contenderState) bool { return a.kind == b.kind })
+	return slices.EqualFunc(s.contenders, other.contenders, func(a, b *contenderState) bool { return a.role == b.role })
 }
 
 // start is where a walk begins.
 type start struct {
 	faults   int // that may happen
-	sessions [][]driver.Kind
+	sessions [][]role
 }
 
 func (s start) String() string { return fmt.Sprint(s.faults, s.sessions) }
 
 var (
-	two        = start{2, [][]driver.Kind{{m}, {m}}}
-	three      = start{1, [][]driver.Kind{{m}, {m}, {m}}}
-	together   = start{1, [][]driver.Kind{{m, m}, {m}}}
-	readers    = start{1, [][]driver.Kind{{r}, {m}, {r}}}
-	downgrades = start{1, [][]driver.Kind{{wr}, {r, m}}}
-	behind     = start{0, [][]driver.Kind{{m, m}, {m, m}}}
-	reading    = start{1, [][]driver.Kind{{m}, {r, r}}}
-	permits    = start{1, [][]driver.Kind{{pe}, {pe}, {pe}}}
-	many       = start{0, [][]driver.Kind{{pe, pe}, {pe, pe}}}
+	two        = start{2, [][]role{{m}, {m}}}
+	three      = start{1, [][]role{{m}, {m}, {m}}}
+	together   = start{1, [][]role{{m, m}, {m}}}
+	readers    = start{1, [][]role{{r}, {m}, {r}}}
+	downgrades = start{1, [][]role{{wr}, {r, m}}}
+	behind     = start{0, [][]role{{m, m}, {m, m}}}
+	reading    = start{1, [][]role{{m}, {r, r}}}
+	permits    = start{1, [][]role{{pe}, {pe}, {pe}}}
+	many       = start{0, [][]role{{pe, pe}, {pe, pe}}}
+	kept       = start{1, [][]role{{ke}, {tr}}} // with a third contender, there are more than a million states
+	used       = start{0, [][]role{{us}, {tr}, {m}}}
 )
 
-const m, r, wr, pe = driver.Exclusive, driver.Shared, driver.Convertible, driver.Permit
+// role is a kind, or what a contender for an exclusive lock does.
+type role driver.Kind
+
+const (
+	m, r, wr, pe = role(driver.Exclusive), role(driver.Shared), role(driver.Convertible), role(driver.Permit)
+
+	ke role = 100 + iota // keeps the lock unused
+	us                   // keeps the lock, and uses the lock
+	tr                   // tries
+)
+
+func (r role) String() string {
+	if r >= ke {
+		return []string{"keeps", "uses", "tries"}[r-ke]
+	}
+	return driver.Kind(r).String()
+}
 
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
-	for _, from := range []start{two, three, together, readers, downgrades, behind, reading, permits, many} {
+	for _, from := range []start{two, three, together, readers, downgrades, behind, reading, permits, many, kept, used} {
 		if raceDetector { // ten times as slow, looking for what one goroutine cannot do
 			if from.faults--; from.faults < 0 {
 				continue
@@ -793,6 +902,17 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 					}
 				}
 				return false
+			}
+		}},
+		"who keeps a lock does not look who has joined before": {kept, func(d *decision) {
+			d.follows = func(bool) bool { return false }
+		}},
+		"a kept lock that changes counts as given back": {used, func(d *decision) {
+			d.answered = func(events []driver.Event, _ func(int) bool) step {
+				if slices.Contains(events, driver.Changed) {
+					return holds
+				}
+				return answered(events, func(int) bool { return true })
 			}
 		}},
 		"readers pass writers that wait": {readers, func(d *decision) {

@@ -141,31 +141,46 @@ func (c *Claim) awaitKept(ctx context.Context, x *state) (gone bool, err error) 
 			return false, nil
 		case err != nil:
 			return false, err
-		case slices.ContainsFunc(watches, func(w *driver.Watch) bool { return w.Fired() == 0 && !c.Kept(w.Data) }):
+		}
+		if next, _ := c.answered(watches); next == fails {
 			return false, nil
 		}
 	}
+	c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
 	patience := time.NewTimer(keptPatience)
 	defer patience.Stop()
-	c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
-	for _, w := range watches {
-		fired, stop := driver.First(w)
+	for {
+		next, present := c.answered(watches)
+		if next != waits {
+			return next == lists, nil
+		}
+		late := false
+		fired, stop := driver.First(present...)
 		select {
 		case <-fired:
 		case <-patience.C:
-			err = ErrBusy
+			late = true
 		case <-ctx.Done():
-			err = ctx.Err()
 		}
 		stop()
-		if err == ErrBusy || w.Fired() == driver.Changed {
-			return false, nil
-		}
-		if err != nil {
+		if err := ctx.Err(); err != nil {
 			return false, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
 		}
+		if late {
+			return false, nil
+		}
 	}
-	return true, nil
+}
+
+// answered takes in the events of the watches. present are the watches that have not fired.
+func (c *Claim) answered(watches []*driver.Watch) (next step, present []*driver.Watch) {
+	events := make([]driver.Event, len(watches))
+	for i, w := range watches {
+		if events[i] = w.Fired(); events[i] == 0 {
+			present = append(present, w)
+		}
+	}
+	return answered(events, func(i int) bool { return c.Kept(watches[i].Data) }), present
 }
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.

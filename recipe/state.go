@@ -18,6 +18,7 @@ const (
 	waits             // wait until a watch on an awaited contender or the own node fires, and call fired
 	looks             // list the queue, keep the watches, and call look
 	holds             // the lock is granted
+	fails             // a try ends, because the lock is in use
 )
 
 // state is what a claim knows between two requests.
@@ -131,6 +132,22 @@ func (x *state) decideBy(events []driver.Event, isThere func() bool, mayLook boo
 	}
 	x.awaited = again
 	return waits
+}
+
+// answered takes in, for a try, the events of the watches on all contenders in the way, and
+// which of them keep the lock. The try waits while all of the present ones keep the lock, and lists the
+// queue when all have gone: what is seen here grants nothing.
+func answered(events []driver.Event, keeps func(i int) bool) step {
+	next := lists
+	for i, e := range events {
+		switch {
+		case e == driver.Changed, e == 0 && !keeps(i):
+			return fails
+		case e == 0:
+			next = waits
+		}
+	}
+	return next
 }
 
 // nearest returns the contenders to watch, the nearest obstacle first. A nearest obstacle
