@@ -333,7 +333,7 @@ func (r *Report) checkSharing(holds []*hold) {
 	latest := map[int]Instant{} // by permits, the end of holds begun by then
 	begun := 0
 	for _, h := range slices.SortedFunc(slices.Values(holds), func(a, b *hold) int { return cmp.Compare(a.requested, b.requested) }) {
-		for ; begun < len(holds) && holds[begun].begin <= h.requested; begun++ {
+		for ; begun < len(holds) && holds[begun].begin < h.requested; begun++ { // not h, granted at once
 			g := holds[begun]
 			latest[g.permits] = max(latest[g.permits], g.end)
 		}

@@ -58,6 +58,14 @@ func alternating(n int) (holds []*hold) {
 	return holds
 }
 
+// atOnce are readers granted the lock when they asked, each after the last one.
+func atOnce(n int) (holds []*hold) {
+	for i := range n {
+		holds = append(holds, heldPart("x", int64(i+1), 1, many, 10*i, 10*i, 10*i+5))
+	}
+	return holds
+}
+
 // ran is a run of the job of a period. The run started at a time, or never.
 func ran(process string, period int64, err string, started Instant, begin, end int) *call {
 	return &call{process: process, op: opRun, lock: job, limit: time.Minute, period: period, err: err, started: started, begin: at(begin), end: at(end)}
@@ -247,6 +255,7 @@ func TestChecks(t *testing.T) {
 		"old write accepted":                            finds("not linearizable", wrote("x", 2, 11, true, 0, 1), wrote("y", 1, 12, true, 2, 3)),
 		"new write refused":                             finds("not linearizable", wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, false, 2, 3)),
 		"stale read":                                    finds("not linearizable", wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), read("x", 1, 11, 4, 5)),
+		"readers come one after the other":              clean(atOnce(minRequests + 1)),
 		"readers never share":                           finds("never had two holders at once, although 50", alternating(minRequests+1)),
 		"revocation noticed too late":                   finds("did not notice the revocation request", heldRevocable("x", 0, 9000, at(3101)), revoke(90, 100)),
 		"revocation never noticed":                      finds("did not notice the revocation request", heldRevocable("x", 0, 3101, Never), revoke(90, 100)),
