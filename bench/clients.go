@@ -23,10 +23,13 @@ const (
 	zkLock = "zk.Lock"  // go-zookeeper's Lock
 	ours   = "lockpool" // with the defaults
 	off    = "off"      // lockpool without local turns
+	keeps  = "keeps"    // lockpool that keeps locks
 )
 
-// withoutLocalTurns are the options of the client off.
-var withoutLocalTurns = []lockpool.Option{lockpool.WithLocalTurns(0)}
+// options are the options of the clients with lockpool.
+var options = map[string][]lockpool.Option{
+	ours: nil, off: {lockpool.WithLocalTurns(0)}, keeps: {lockpool.WithKeptLocks(200_000, time.Hour)},
+}
 
 // client is a client library on one or more connections.
 type client interface {
@@ -45,16 +48,14 @@ const sessionTimeout = 30 * time.Second
 
 // open opens a client of the kind, with at most conns connections.
 func open(kind string, n *network, conns int) client {
-	if kind == ours || kind == off {
+	if _, pool := options[kind]; pool {
 		return openPool(kind, n, sessionTimeout, lockpool.WithMaxSessions(conns))
 	}
 	return openConns(kind, n, conns)
 }
 
 func openPool(kind string, n *network, timeout time.Duration, opts ...lockpool.Option) poolClient {
-	if kind == off {
-		opts = append(opts, withoutLocalTurns...)
-	}
+	opts = append(opts, options[kind]...)
 	connector := must(zookeeper.NewConnector(zookeeper.Config{
 		Servers: []string{*server}, SessionTimeout: timeout, Dial: n.dial, Logger: slog.New(slog.DiscardHandler),
 	}))

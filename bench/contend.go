@@ -7,6 +7,7 @@ import (
 	"encoding/gob"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -26,6 +27,7 @@ type contest struct {
 	goroutines int      // of each process; zk.Lock has one beside the others
 	work       time.Duration
 	delay      time.Duration // of the network, in each direction
+	owned      int           // locks that each process owns; 0 if all contend for one lock
 }
 
 // contend returns the holds, in their order. Processes start at the same moment, and so
@@ -35,13 +37,14 @@ func contend(c contest) []hold {
 	var outs []*gob.Decoder
 	var cmds []*exec.Cmd
 	lock := newLock()
-	for _, client := range c.clients {
+	for i, client := range c.clients {
 		goroutines := c.goroutines
 		if client != c.clients[0] {
 			goroutines = 1
 		}
 		cmd := exec.Command(must(os.Executable()), "-child", client, "-zookeeper", *server, "-path", lock,
-			"-d", duration.String(), "-work", c.work.String(), "-delay", c.delay.String(), "-goroutines", fmt.Sprint(goroutines))
+			"-d", duration.String(), "-work", c.work.String(), "-delay", c.delay.String(), "-goroutines", fmt.Sprint(goroutines),
+			"-owned", fmt.Sprint(c.owned), "-process", fmt.Sprint(i))
 		cmd.Stderr = os.Stderr
 		starts = append(starts, must(cmd.StdinPipe()))
 		outs = append(outs, gob.NewDecoder(must(cmd.StdoutPipe())))
@@ -76,20 +79,55 @@ func contender() {
 	first := c.worker(*path)
 	check(first.lock()) // connects, and creates the lock's parent
 	check(first.unlock())
+	for i := range *owned {
+		useUntilKept(c.worker(ownedLock(*process, i)))
+	}
 	out := gob.NewEncoder(os.Stdout)
 	check(out.Encode("ready"))
 	must(io.ReadAll(os.Stdin))
 	check(out.Encode(fight(c, *path, *goroutines, *work)))
 }
 
-// fight lets goroutines, all started at once, take one lock again and again. It returns
-// the holds of all of them.
+const owners = 4 // processes
+
+func ownedLock(process, i int) string { return fmt.Sprintf("%s-%d-%d", *path, process, i) }
+
+// ownerWorker uses locks of all processes, 95 % of them its own.
+type ownerWorker struct {
+	client client
+	used   worker
+}
+
+func (w *ownerWorker) lock() error {
+	of := *process
+	if rand.IntN(20) == 0 {
+		of = (of + 1 + rand.IntN(owners-1)) % owners
+	}
+	w.used = w.client.worker(ownedLock(of, rand.IntN(*owned)))
+	return w.used.lock()
+}
+
+func (w *ownerWorker) unlock() error { return w.used.unlock() }
+
+// useUntilKept uses a lock until a pool that keeps locks keeps the lock.
+func useUntilKept(w worker) {
+	for range 3 {
+		check(w.lock())
+		check(w.unlock())
+	}
+}
+
+// fight lets goroutines, all started at once, take one lock, or the locks of owners, again
+// and again. It returns the holds of all of them.
 func fight(c client, path string, goroutines int, work time.Duration) []hold {
 	holds := make([][]hold, goroutines)
 	var all sync.WaitGroup
 	end := time.Now().Add(*duration)
 	for i := range goroutines {
 		w := c.worker(path)
+		if *owned > 0 {
+			w = &ownerWorker{client: c}
+		}
 		all.Go(func() {
 			for again := true; again; again = time.Now().Before(end) {
 				check(w.lock())

@@ -172,3 +172,26 @@ func tenThousandHandles(kind string) (figures []float64) {
 	}
 	return append([]float64{float64(lost.Load())}, figures...)
 }
+
+// keepMany has a pool keep locks.
+func keepMany(kind string) []float64 {
+	const count = 100_000
+	c := openPool(kind, &network{}, sessionTimeout)
+	defer c.close()
+	lock := newLock()
+	useUntilKept(c.worker(lock)) // connects
+	heap, goroutines := inUse(), runtime.NumGoroutine()
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for ; i < count; i += 64 {
+				useUntilKept(c.worker(fmt.Sprintf("%s-%d", lock, i)))
+			}
+		})
+	}
+	all.Wait()
+	if kept := c.Stats().Kept; kept != count+1 {
+		log.Fatalf("the pool keeps %d locks of %d", kept, count+1)
+	}
+	return []float64{float64(inUse()-heap) / 1000 / count, float64(runtime.NumGoroutine()-goroutines) / count}
+}

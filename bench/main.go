@@ -35,6 +35,8 @@ var (
 	child      = flag.String("child", "", "internal: contend as this client")
 	path       = flag.String("path", "", "internal: the lock to contend for")
 	wait       = flag.Int("wait", 0, "internal: measure how many goroutines wait for it")
+	owned      = flag.Int("owned", 0, "internal: how many locks each process owns")
+	process    = flag.Int("process", 0, "internal: the number of this process")
 	goroutines = flag.Int("goroutines", 1, "internal: how many goroutines contend")
 	work       = flag.Duration("work", 0, "internal: how long to hold the lock")
 	delay      = flag.Duration("delay", 0, "internal: how long everything takes on the network")

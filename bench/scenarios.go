@@ -23,6 +23,7 @@ var (
 	peers    = []string{zkLock, ours}
 	turns    = []string{zkLock, ours, off}
 	ourTurns = []string{ours, off}
+	ourKept  = []string{ours, keeps}
 )
 
 var scenarios = []scenario{
@@ -80,6 +81,18 @@ var scenarios = []scenario{
 		{"lock again and unlock, ns", "", false, "50"},
 		{"allocations", "", false, "0"},
 	}, lockAgain},
+	{"kept", ourKept, []line{
+		{"one goroutine alone: lock and unlock, p50, µs", ours, false, "1.5 µs"},
+		{"requests", ours, false, "0"},
+		{"allocations", ours, false, "3"},
+	}, useAgain},
+	manyOwners(1, "one goroutine"), manyOwners(16, "16 goroutines"),
+	newcomer("newcomer", "a newcomer takes a lock that was free, or kept and unused (floor: a delete), p50, µs", "1.6", 0),
+	newcomer("newcomer-distant", "the same, 1 ms from the server, p50, µs", "free + floor + 1000 µs", time.Millisecond),
+	{"kept-100000", []string{keeps}, []line{
+		{"100,000 kept locks of one process: heap with stacks for each, kB", "", false, "1"},
+		{"goroutines for each", "", false, "0"},
+	}, keepMany},
 	{"new-name", peers, []line{
 		{"requests to take a lock with a name that was never locked, and to release it", zkLock, false, "3 requests"},
 	}, newName},
@@ -125,13 +138,23 @@ func rate(client string, processes int) []float64 {
 	return []float64{float64(len(holds)) / duration.Seconds()}
 }
 
+// manyOwners returns the scenario of processes with locks of their own, seldom used by others.
+func manyOwners(goroutines int, ofEach string) scenario {
+	return scenario{fmt.Sprintf("owners-4x%d", goroutines), ourKept, []line{
+		{"4 processes of " + ofEach + ", 250 locks each, 5 % of the uses by another process: turns/s", ours, true, "15"},
+	}, func(client string) []float64 {
+		holds := contend(contest{clients: slices.Repeat([]string{client}, owners), goroutines: goroutines, owned: 250})
+		return []float64{float64(len(holds)) / duration.Seconds()}
+	}}
+}
+
 // handOver has processes hold one lock long enough for all others to queue before the
 // Unlock.
 func handOver(client string, processes int, delay time.Duration) []float64 {
 	if client == floor {
 		return bareDelete(delay)
 	}
-	holds := contend(contest{slices.Repeat([]string{client}, processes), 1, 3*time.Millisecond + 4*delay, delay})
+	holds := contend(contest{clients: slices.Repeat([]string{client}, processes), goroutines: 1, work: 3*time.Millisecond + 4*delay, delay: delay})
 	return []float64{micros(middle(handOvers(holds)))}
 }
 
@@ -341,6 +364,53 @@ func lockAgain(kind string) []float64 {
 	check(outer.Unlock(ctx))
 	check(handle.Close(ctx))
 	return []float64{float64(result.T.Nanoseconds()) / float64(result.N), float64(result.AllocsPerOp())}
+}
+
+// useAgain has one goroutine use one lock again and again.
+func useAgain(client string) []float64 {
+	c := open(client, &network{}, 1)
+	defer c.close()
+	w := c.worker(newLock())
+	useUntilKept(w)
+	var times []float64
+	before := mntr("zk_packets_received")
+	end := time.Now().Add(*duration)
+	for start := time.Now(); start.Before(end); {
+		check(w.lock())
+		check(w.unlock())
+		now := time.Now()
+		times = append(times, micros(now.Sub(start)))
+		start = now
+	}
+	requests := float64(mntr("zk_packets_received")-before) / float64(len(times))
+	return []float64{middle(times), requests, testing.AllocsPerRun(100, func() {
+		check(w.lock())
+		check(w.unlock())
+	})}
+}
+
+// newcomer returns the scenario of a pool that takes locks which another pool has just used.
+func newcomer(name, what, target string, delay time.Duration) scenario {
+	return scenario{name, []string{floor, ours, keeps}, []line{{what, ours, false, target}}, func(client string) []float64 {
+		if client == floor {
+			return bareDelete(delay)
+		}
+		n := &network{delay: delay}
+		owner, other := open(client, n, 1), open(ours, n, 1)
+		defer owner.close()
+		defer other.close()
+		var times []float64
+		for range 200 {
+			lock := newLock()
+			useUntilKept(owner.worker(lock))
+			w := other.worker(lock)
+			start := time.Now()
+			check(w.lock())
+			times = append(times, micros(time.Since(start)))
+			check(w.unlock())
+		}
+		return []float64{middle(times)}
+	}}
 }
 
 // newName counts the requests for never used locks.

@@ -52,7 +52,7 @@ func (s scenario) run(turns int) []figures {
 }
 
 // columns are the clients with a column.
-var columns = []string{floor, zkLock, ours, off}
+var columns = []string{floor, zkLock, ours, off, keeps}
 
 // header returns the first two rows of the table.
 func header() string {
@@ -76,7 +76,7 @@ func (l line) row(f figures) string {
 		cells = append(cells, cell)
 	}
 	var beside []string
-	for _, client := range []string{ours, off} {
+	for _, client := range []string{ours, off, keeps} {
 		own := f[client]
 		if own == nil || f[l.reference] == nil || client == l.reference {
 			continue
@@ -90,8 +90,8 @@ func (l line) row(f figures) string {
 		if median < 1 == l.more && median != 1 {
 			text = fmt.Sprintf("**%s** (%s)", number(median), number(worst))
 		}
-		if client == off {
-			text = "off: " + text
+		if client != ours {
+			text = client + ": " + text
 		}
 		beside = append(beside, text)
 	}
