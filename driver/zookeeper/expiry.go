@@ -67,8 +67,7 @@ var errLease = errors.New("no answer that required the ensemble's leader for mos
 // checkClock asks for a proof if the clock is in doubt. It then returns a channel, closed
 // when the proof has been answered.
 func (e *expiry) checkClock() (settled <-chan struct{}) {
-	now := e.now()
-	settled = e.lease.checkSkew(now, e.clock.Skew())
+	settled = e.lease.checkSkew(e.clock.Read())
 	if settled != nil {
 		select {
 		case e.proofWanted <- struct{}{}:

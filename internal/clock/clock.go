@@ -24,24 +24,37 @@ type Clock struct {
 // Start starts a clock, on the context's Machine if there is one.
 func Start(ctx context.Context) Clock {
 	m, _ := ctx.Value(machineKey{}).(*Machine)
-	measureSuspension()
-	return Clock{time.Now(), m.read(), m}
+	now := time.Now()
+	measureSuspension(now)
+	return Clock{now, m.read(), m}
 }
 
 // Now returns the time since the start. On Linux, a call after the wall clock has moved
 // takes two system calls.
 func (c Clock) Now() time.Duration {
+	elapsed, _ := c.Read()
+	return elapsed
+}
+
+// Read returns Now and Skew, and reads the system's clock once for both.
+func (c Clock) Read() (elapsed, skew time.Duration) {
+	now := time.Now()
 	if c.machine == nil { // what happens to a simulated one is known
-		measureSuspension()
+		measureSuspension(now)
 	}
-	return c.AtLeast()
+	m := c.machine.read()
+	return c.elapsed(now.Sub(c.start), m), c.skew(now, m)
 }
 
 // AtLeast is Now without system calls. AtLeast counts only suspensions seen by an earlier
 // Now of any clock, and so may return less than Now.
 func (c Clock) AtLeast() time.Duration {
-	m := c.machine.read()
-	d := time.Since(c.start) - (m.stopped - c.before.stopped)
+	return c.elapsed(time.Since(c.start), c.machine.read())
+}
+
+// elapsed returns the time since the start if d has passed on Go's clock.
+func (c Clock) elapsed(d time.Duration, m state) time.Duration {
+	d -= m.stopped - c.before.stopped
 	if m.rate != 0 {
 		d = time.Duration(float64(d) * m.rate)
 	}
@@ -69,7 +82,10 @@ const stoppedSpan = 50 * time.Millisecond
 // jump means that the wall clock was set, or that this clock has missed time: the system
 // does not report suspensions, or the machine is a virtual machine stopped from outside.
 func (c Clock) Skew() time.Duration {
-	now, m := time.Now(), c.machine.read()
+	return c.skew(time.Now(), c.machine.read())
+}
+
+func (c Clock) skew(now time.Time, m state) time.Duration {
 	return now.Round(0).Sub(c.start.Round(0)) + (m.set - c.before.set) -
 		(now.Sub(c.start) - (m.stopped - c.before.stopped)) - (m.suspended - c.before.suspended)
 }

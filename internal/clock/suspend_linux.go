@@ -35,8 +35,7 @@ var (
 // measureSuspension measures if the wall clock has moved against Go's clock since the last
 // measurement: the end of a suspension sets the wall clock ahead by as much. To read these two
 // clocks takes no system call.
-func measureSuspension() {
-	now := time.Now()
+func measureSuspension(now time.Time) {
 	ahead := now.Round(0).Sub(origin.Round(0)) - now.Sub(origin)
 	if (ahead - time.Duration(moved.Load())).Abs() >= minSuspension/2 {
 		measure()
