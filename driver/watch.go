@@ -6,6 +6,7 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // Event is what happened to a watched node.
@@ -49,9 +50,9 @@ type Watch struct {
 	// (Revoker).
 	Revoked bool
 
-	mu    sync.Mutex
-	event Event     // 0 until the watch fires
-	calls list.List // of func(), to be called when the watch fires
+	event atomic.Int32 // an Event, or 0 until the watch fires
+	mu    sync.Mutex   // held while the event is set
+	calls list.List    // of func(), to be called when the watch fires
 }
 
 // NewWatch returns an unfired watch, for drivers.
@@ -62,21 +63,17 @@ func NewWatch() *Watch { return new(Watch) }
 func (w *Watch) Fire(e Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.event != 0 {
+	if w.Fired() != 0 {
 		return
 	}
-	w.event = e
+	w.event.Store(int32(e))
 	for call := w.calls.Front(); call != nil; call = w.calls.Front() {
 		w.calls.Remove(call).(func())()
 	}
 }
 
 // Fired returns the event, or 0 if the watch has not fired.
-func (w *Watch) Fired() Event {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.event
-}
+func (w *Watch) Fired() Event { return Event(w.event.Load()) }
 
 // OnFire has f called when the watch fires, on the firing goroutine, or at once if the
 // watch has fired. f must not block, nor use the watch. After stop, f is not called any
@@ -84,7 +81,7 @@ func (w *Watch) Fired() Event {
 func (w *Watch) OnFire(f func()) (stop func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.event != 0 {
+	if w.Fired() != 0 {
 		f()
 		return func() {}
 	}
