@@ -248,10 +248,7 @@ func (h *Handle) register(held *hold, shared bool, l *Lock) error {
 	if err := h.pool.addHold(held); err != nil {
 		return err
 	}
-	if h.holds == nil {
-		h.holds = map[string]*hold{}
-	}
-	h.holds[held.name] = held
+	h.holds.add(held)
 	l.hold, l.entry = held, held.entries.add(shared)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 )
@@ -26,7 +27,7 @@ type Handle struct {
 	closed    atomic.Bool
 
 	mu        sync.Mutex
-	holds     map[string]*hold        // by name
+	holds     holdSet
 	recent    *hold                   // one of holds, or nil: the last lock is likely to be locked again
 	acquiring bool                    // an acquisition is in progress; only the acquisition uses slot
 	giveUp    context.CancelCauseFunc // ends the acquisition
@@ -38,11 +39,56 @@ type Handle struct {
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
 func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%p)", h) }
 
+// A holdSet has the holds of a handle, by name. Most handles have one hold, and need no map.
+type holdSet struct {
+	first *hold
+	more  map[string]*hold
+}
+
+func (s *holdSet) find(name string) *hold {
+	if s.first != nil && s.first.name == name {
+		return s.first
+	}
+	return s.more[name]
+}
+
+func (s *holdSet) add(h *hold) {
+	switch {
+	case s.first == nil:
+		s.first = h
+	case s.more == nil:
+		s.more = map[string]*hold{h.name: h}
+	default:
+		s.more[h.name] = h
+	}
+}
+
+func (s *holdSet) remove(h *hold) {
+	if s.first == h {
+		s.first = nil
+	} else {
+		delete(s.more, h.name)
+	}
+}
+
+func (s *holdSet) all() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if s.first != nil && !yield(s.first) {
+			return
+		}
+		for _, h := range s.more {
+			if !yield(h) {
+				return
+			}
+		}
+	}
+}
+
 // lostBefore returns how the handle has lost a lock that the handle has not unlocked.
 func (h *Handle) lostBefore(name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.holds[name]; held != nil {
+	if held := h.holds.find(name); held != nil {
 		return held.life.err()
 	}
 	return nil
@@ -87,7 +133,7 @@ func (h *Handle) holdsAny() bool {
 }
 
 func (h *Handle) holdsAnyLocked() bool {
-	for _, held := range h.holds {
+	for held := range h.holds.all() {
 		if !held.life.over.Load() {
 			return true
 		}
@@ -146,7 +192,7 @@ func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) 
 	h.mu.Lock()
 	held := h.recent
 	if held == nil || held.name != name {
-		held = h.holds[name]
+		held = h.holds.find(name)
 		h.recent = held
 	}
 	switch {
@@ -217,7 +263,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 		held.life.endEntry(l.entry)          // before others share the lock
 		return nil
 	}
-	delete(h.holds, held.name)
+	h.holds.remove(held)
 	h.recent = nil
 	h.mu.Unlock()
 	defer h.returnIfUnused()
@@ -240,19 +286,19 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	h.mu.Lock()
 	h.markClosed(cause)
 	holds := h.holds
-	h.holds, h.recent = nil, nil
-	for _, held := range holds {
+	h.holds, h.recent = holdSet{}, nil
+	for held := range holds.all() {
 		held.entries.clear()
 	}
 	h.mu.Unlock()
 	guard(&panicked, func() { h.abandonAcquisition(cause) })
 	defer h.returnIfUnused()
 	var errs []error
-	for name, held := range holds {
+	for held := range holds.all() {
 		r := held.release(ctx, cause)
 		defer r.report(ctx) // after all are released
 		if r.err != nil && cause == ErrHandleClosed {
-			errs = append(errs, &LockError{opUnlock, name, r.err})
+			errs = append(errs, &LockError{opUnlock, held.name, r.err})
 		}
 	}
 	return errors.Join(errs...)

@@ -186,8 +186,7 @@ func (h *Handle) waitsNested() bool {
 func (h *Handle) holdsNow() (holds []*hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	holds = make([]*hold, 0, len(h.holds))
-	for _, held := range h.holds {
+	for held := range h.holds.all() {
 		if !held.life.over.Load() && held.tenancy.session.Err() == nil {
 			holds = append(holds, held)
 		}

@@ -80,7 +80,7 @@ func TestReentryAllocatesNothing(t *testing.T) {
 	handle := &Handle{pool: p}
 	h := newTestHold(handle, s)
 	h.entries.add(false)
-	handle.holds = map[string]*hold{"a": h}
+	handle.holds.add(h)
 	ctx := context.Background()
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		l, err := handle.Lock(ctx, "a")

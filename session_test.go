@@ -37,16 +37,16 @@ func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
 	standing := &session{Session: conn, tenancies: map[string][]*tenancy{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
-	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
+	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}}
 	h := newTestHold(handle, standing)
 	require.NoError(t, handle.pool.addHold(h))
-	handle.holds["a"] = h
+	handle.holds.add(h)
 	l := Lock{hold: h, entry: h.entries.add(false)}
 	conn.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
-	require.Empty(t, handle.holds)
+	require.Nil(t, handle.holds.find("a"))
 	require.Zero(t, handle.pool.held)
 }
 
