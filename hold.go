@@ -341,11 +341,11 @@ func (h *hold) endIfLost(err error) error {
 // release is an unreported release of a hold.
 type release struct {
 	hold  *hold
-	began time.Time
-	asked bool  // the service was asked to remove the node
-	local bool  // other handles of the pool have the lock, so the node stays
-	cause error // of the hold's end, if ended here
-	err   error // for the caller
+	began time.Time // if reported
+	asked bool      // the service was asked to remove the node
+	local bool      // other handles of the pool have the lock, so the node stays
+	cause error     // of the hold's end, if ended here
+	err   error     // for the caller
 
 	panicked any // by user code, for report
 }
@@ -394,7 +394,7 @@ const checkGrace = 10 * time.Millisecond
 // release releases the lock, whatever the number of entries. User code that need not run
 // before the release runs in report, and does not delay the next holder.
 func (h *hold) release(ctx context.Context, cause error) (r release) {
-	r = release{hold: h, began: time.Now()}
+	r = release{hold: h, began: h.telemetry.Now()}
 	guard(&r.panicked, func() { r.err = h.check(ctx) })
 	if r.err != nil {
 		cause = r.err
@@ -405,9 +405,8 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	}
 	r.cause = cause
 	t := h.tenancy
-	if err := t.session.Err(); err != nil { // watchSession may not have ended the hold yet
+	if errors.Is(r.err, driver.ErrSessionLost) { // watchSession may not have ended the hold yet
 		t.end()
-		r.conclude(canceled, err)
 		return r
 	}
 	left := h.leave(cause, watchedIf(t.isWatched()))
@@ -429,9 +428,6 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 		left = h.leave(cause, nothingMore) // even without a watch: the next holder watches at once (tenancy.add)
 	}
 	r.asked, r.local = left == gaveBack, left == passedOn || left == staysKept
-	if left == staysKept {
-		t.after(left)
-	}
 	if r.asked {
 		r.conclude(wait, t.removeNode(wait))
 		return r

@@ -31,7 +31,9 @@ const (
 )
 
 // isAtRest reports whether the lock is not to come free yet.
-func (t *turns) isAtRest() bool { return !t.ended && time.Now().Before(t.restUntil) }
+func (t *turns) isAtRest() bool {
+	return !t.ended && !t.restUntil.IsZero() && time.Now().Before(t.restUntil)
+}
 
 // settle decides what becomes of the lock after a holder has left, or after a rest.
 func (t *turns) settle() leaving {

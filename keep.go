@@ -153,6 +153,9 @@ func (t *turns) becomesKept() bool {
 	if k.sweep == nil {
 		k.sweep = time.AfterFunc(k.unused, t.tenancy.pool.sweepKept)
 	}
+	if k.idle > k.most {
+		k.sweep.Reset(0)
+	}
 	return true
 }
 
@@ -362,16 +365,6 @@ func (t *tenancy) mark(ctx context.Context, data []byte) error {
 
 // isKeptNode reports whether the data of a node says that the pool keeps the lock.
 func isKeptNode(data []byte) bool { return nodedata.Parse(data).Kept }
-
-// trimKept gives back the longest unused of too many kept locks.
-func (p *Pool) trimKept() {
-	p.local.mu.Lock()
-	over := p.local.keeping.idle > p.local.keeping.most
-	p.local.mu.Unlock()
-	if over {
-		p.giveBackKept(false)
-	}
-}
 
 // takeKept gives a call that does not wait in memory a turn of a kept lock.
 func (a *acquisition) takeKept() (*tenancy, int) {

@@ -59,6 +59,7 @@ type tenancy struct {
 	holds   []*hold   // that are registered
 	granted time.Time // to the newest holder
 	newest  int       // turn of the newest holder
+	hurried bool      // watchNow was called for a holder
 	closed  bool
 	lost    bool
 	revoked bool
@@ -99,7 +100,8 @@ func (t *tenancy) add(h *hold) {
 	if t.revoked {
 		h.life.revoke()
 	}
-	if h.turn > 0 || h.life.revocable { // turns are short, but the tenancy may be long
+	if !t.hurried && (h.turn > 0 || h.life.revocable) { // turns are short, but the tenancy may be long
+		t.hurried = true
 		t.watchNow()
 	}
 }
@@ -145,12 +147,9 @@ func (t *tenancy) drop() { t.after(t.leave(time.Time{}, nothingMore)) }
 
 // after does what is left to be done when a holder has left, and waits for no answer.
 func (t *tenancy) after(left leaving) {
-	switch left {
-	case gaveBack:
+	if left == gaveBack {
 		t.end()
 		_ = t.removeNode(canceled) // continues in the background
-	case staysKept:
-		t.pool.trimKept()
 	}
 }
 

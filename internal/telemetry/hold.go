@@ -82,6 +82,14 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	h.span.End(trace.WithTimestamp(ended))
 }
 
+// Now returns the time for Released, which needs the time only of a traced lock.
+func (h *Hold) Now() (now time.Time) {
+	if h.traced {
+		now = time.Now()
+	}
+	return now
+}
+
 // Released reports a release by the service or, if local is true, a release that left the
 // lock to other handles of the pool.
 func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local bool, err error) {
