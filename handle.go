@@ -98,7 +98,7 @@ func (h *Handle) lostBefore(name string) error {
 func (h *Handle) has(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.holds[name] != nil
+	return h.holds.find(name) != nil
 }
 
 // until returns the context of the pool that ends the calls of the handle: a handle that holds
