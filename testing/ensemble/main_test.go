@@ -50,10 +50,11 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 // open returns a pool of one session on the given servers, closed at the end of the test.
+// The pool keeps locks.
 func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: servers, Chroot: "/locks", SessionTimeout: session})
 	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
+	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithKeptLocks(0, time.Hour))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p

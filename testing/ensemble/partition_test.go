@@ -17,7 +17,7 @@ import (
 
 // takeover is a lock about to be lost by the holder, and granted to the waiter.
 type takeover struct {
-	lost    chan time.Time // receives when the holder's context ended
+	lost    chan time.Time // receives when the holder's context ended, or the owner of a kept lock last held the lock
 	granted chan time.Time // receives when the waiter was granted the lock
 }
 
@@ -51,9 +51,84 @@ func contend(t *testing.T, ctx context.Context, name string, holders, waiters *l
 	return o
 }
 
-// slack waits for the loss and the grant, and returns by how much the loss came
-// first.
-func (o takeover) slack(t *testing.T, e *zktest.RealEnsemble) time.Duration {
+// keptLock is a lock that a pool keeps.
+type keptLock struct {
+	name   string
+	owners *lockpool.Pool
+	ctx    context.Context // of the owners' turns
+	stop   context.CancelFunc
+	last   chan time.Time // receives when the owners last held the lock
+}
+
+// keep makes a pool keep a lock that the pool then uses now and then, or does not use.
+func keep(t *testing.T, ctx context.Context, name string, owners *lockpool.Pool, used bool) keptLock {
+	k := keptLock{name: name, owners: owners, last: make(chan time.Time, 1)}
+	k.ctx, k.stop = context.WithCancel(ctx)
+	t.Cleanup(k.stop)
+	var last time.Time
+	for before := owners.Stats().Kept; owners.Stats().Kept == before; {
+		at, err := k.turn(ctx)
+		require.NoError(t, err)
+		last = at
+	}
+	if !used {
+		k.last <- last
+		return k
+	}
+	go func() { // ends with k.ctx
+		for {
+			at, err := k.turn(k.ctx)
+			if err != nil {
+				break
+			}
+			last = at
+			time.Sleep(tick / 25) // part of the scenario: the lock is mostly unused
+		}
+		k.last <- last
+	}()
+	return k
+}
+
+// turn locks and unlocks the lock, and returns a time at which the lock was held.
+func (k keptLock) turn(ctx context.Context) (at time.Time, err error) {
+	at = time.Now()
+	l, err := k.owners.TryLock(ctx, k.name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if end := time.Now(); l.Unlock(ctx) == nil { // an error is a loss, after the grant
+		at = end
+	}
+	return at, nil
+}
+
+// contend queues a waiter of another pool behind the owners, who do not learn of it.
+func (k keptLock) contend(t *testing.T, ctx context.Context, waiters *lockpool.Pool) takeover {
+	o := takeover{make(chan time.Time, 1), make(chan time.Time, 1)}
+	go func() { // ends with ctx
+		lock, err := waiters.Lock(ctx, k.name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		o.granted <- time.Now()
+		soon, cancel := context.WithTimeout(k.ctx, tick/10)
+		defer cancel()
+		if _, err := k.turn(soon); err == nil {
+			t.Errorf("the owner of %s has another turn after the grant to another pool", k.name)
+		}
+		k.stop()
+		last := <-k.last
+		if err := lock.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+		o.lost <- last
+	}()
+	return o
+}
+
+// await waits for the loss and the grant, and requires that the loss came first.
+func (o takeover) await(t *testing.T, e *zktest.RealEnsemble) (lost time.Time, slack time.Duration) {
 	var at [2]time.Time
 	for i, c := range []chan time.Time{o.lost, o.granted} {
 		select {
@@ -66,35 +141,49 @@ func (o takeover) slack(t *testing.T, e *zktest.RealEnsemble) time.Duration {
 			require.FailNowf(t, "no "+[]string{"loss", "grant"}[i], "within %s", patience)
 		}
 	}
-	return at[1].Sub(at[0])
+	slack = at[1].Sub(at[0])
+	require.Positive(t, slack, "there were two holders for %s", -slack)
+	return at[0], slack
 }
 
 // The case that catches every other client: a follower cut off from the leader still
 // answers the holder's pings and reads, while the leader expires the session and the waiter
-// is granted the lock.
+// is granted the lock. Nor does the owner of a kept lock learn of the waiter.
 func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 	e := start(t)
 	ctx := within(t, time.Duration(*cuts+2)*patience)
-	least, cut := time.Hour, -1
+	least, cut, late := time.Hour, -1, 0
 	for n := range *cuts {
 		leader := awaitSynced(t, ctx, e)
 		cut = follower(e, leader, cut)
 		waiters := open(t, 20*tick, leader.Addr())
 		var takeovers []takeover
+		var kept []keptLock
 		for i := range 4 { // on a session each, at different phases of their leases
 			holders := open(t, timeout, e.Member(cut).Addr())
 			takeovers = append(takeovers, contend(t, ctx, fmt.Sprintf("cut-%d-%d", n, i), holders, waiters))
+			for used, name := range map[bool]string{true: "used", false: "unused"} {
+				kept = append(kept, keep(t, ctx, fmt.Sprintf("%s-%d-%d", name, n, i), holders, used))
+			}
 		}
 		time.Sleep(time.Duration(n%8) * tick / 4) // part of the scenario: a lease renewed at any phase of the tick
 		require.NoError(t, e.Isolate(cut))
-		for _, o := range takeovers {
-			slack := o.slack(t, e)
+		isolated := time.Now()
+		for _, k := range kept {
+			takeovers = append(takeovers, k.contend(t, ctx, waiters))
+		}
+		for i, o := range takeovers {
+			lost, slack := o.await(t, e)
 			least = min(least, slack)
-			require.Positive(t, slack, "there were two holders for %s", -slack)
+			if i >= 4 && lost.After(isolated) {
+				late++
+			}
 		}
 		require.NoError(t, e.Heal())
 	}
-	t.Logf("%d partitions, %d holders: the smallest slack was %s with a session timeout of %s", *cuts, *cuts*4, least, timeout)
+	require.Positive(t, late, "no owner has used a kept lock after the cut: the test proves nothing")
+	t.Logf("%d partitions, %d holders, %d kept locks, %d of which were used after the cut: the smallest slack was %s with a session timeout of %s",
+		*cuts, *cuts*4, *cuts*8, late, least, timeout)
 }
 
 // A leader cut off still answers syncs, because a sync needs no follower, until noticing
@@ -128,10 +217,9 @@ func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
 	for range others {
 		require.NoError(t, <-started)
 	}
-	slack := o.slack(t, e)
+	_, slack := o.await(t, e)
 	_, err := client.Sync("/")
 	require.NoError(t, err, "the old leader noticed too early: the test proves nothing")
-	require.Positive(t, slack, "there were two holders for %s", -slack)
 	t.Logf("the holder lost the lock %s before the grant, and the old leader still answers syncs", slack)
 	require.NoError(t, e.Heal())
 }
