@@ -45,8 +45,11 @@ func TestNothingIsGrantedOnASessionAfterALongSuspension(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t)
 		m := b.Machine()
-		p := b.Pool()
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
 		for i := range 10 {
+			for p.Stats().Kept == 0 {
+				b.Unlock(b.Lock(p, "b"))
+			}
 			lost := b.Lock(p, fmt.Sprint("a/", i))
 			m.Suspend(b.Config().SessionTimeout)
 			granted := b.Lock(p, "b")
