@@ -79,6 +79,7 @@ func TestMissingClientCertificateIsAnError(t *testing.T) {
 		roots.AddCert(tlsServer.Certificate())
 		_, err := connector(t, zookeeper.Config{
 			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+			SessionTimeout: 2 * time.Minute, // of which a handshake may take an eighth: the machine may be busy
 		}).Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, "the client's Certificates")
