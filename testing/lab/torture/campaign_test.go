@@ -96,7 +96,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 			found, last := runCampaign(t, func(o *campaign.Options) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
-				o.Rush = 0                                                        // in a rush, the first holder has another lock
+				o.Rush = 0                                                        // or the first holder may have an own lock
 				o.Duration = 5 * time.Second
 				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer, Begin: freezeHolder}}
 				c.change(o)

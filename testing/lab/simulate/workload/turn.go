@@ -50,7 +50,7 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if c.inTangle(worker) {
 		return c.tangle(pool, r, worker)
 	}
-	if c.Processes > 0 && chance(r, 10) {
+	if c.Processes > 0 && c.Rush > 0 && chance(r, 10) { // without rushes, no own lock is taken
 		return c.revisit(pool, r, worker)
 	}
 	if chance(r, 5) && c.hasTwo() {
