@@ -243,8 +243,6 @@ func uncontended(t *testing.T, k int) operations {
 		l = s.lock(keeping, "kept")
 		found["`Unlock`, from which on the lock is [kept](guide.md#locks-that-stay-with-a-process)"] = s.measure(func() { s.unlock(l) })
 		found["`Lock` and `Unlock` of a kept lock"] = s.measure(func() { s.unlock(s.lock(keeping, "kept")) })
-		found["`Lock` of a lock that another pool keeps"] = s.measure(func() { l = s.lock(q, "kept") })
-		s.unlock(l)
 
 		another := s.connected()
 		found["`Close`"] = s.measure(func() { require.NoError(t, another.Close()) })
