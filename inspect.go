@@ -34,9 +34,10 @@ type Contender struct {
 	// For others Granted is zero, because the service does not record grants.
 	Granted time.Time
 
-	// Kept means that the pool of the node keeps the lock while no other contender wants the lock (see
-	// WithKeptLocks): the lock may be unused. Unused is since when no handle of this pool has
-	// used the lock, though the lock is not free (see also HoldAtLeast), and zero for others.
+	// Kept means that the pool of the node keeps the lock while no other contender wants the
+	// lock (see WithKeptLocks): the lock may be unused. Unused is since when no handle of this
+	// pool has held the lock, though the lock is not free (see also HoldAtLeast). Unused is zero
+	// for a lock in use, and for a lock of another pool.
 	Kept   bool
 	Unused time.Time
 

@@ -151,7 +151,8 @@ func (t *turns) becomesKept() bool {
 		k.order.MoveToBack(t.element)
 	}
 	if k.sweep == nil {
-		k.sweep = time.AfterFunc(k.unused, t.tenancy.pool.sweepKept)
+		pool := t.tenancy.pool
+		k.sweep = time.AfterFunc(k.unused, func() { pool.giveBackKept(false) })
 	}
 	if k.idle > k.most {
 		k.sweep.Reset(0)
@@ -213,7 +214,7 @@ func (ls *localQueues) recall(t *turns, asked bool) leaving {
 
 // due returns the kept locks that have been unused for too long, or that are too many, which
 // have ended.
-func (k *keeping) due(p *Pool) (due []*tenancy) {
+func (k *keeping) due() (due []*tenancy) {
 	now := time.Now()
 	for busy := 0; busy < k.order.Len(); {
 		t := k.order.Front().Value.(*turns)
@@ -237,10 +238,8 @@ func (k *keeping) due(p *Pool) (due []*tenancy) {
 	return due
 }
 
-// sweepKept gives back the kept locks that are unused for too long, or too many. close says
-// that from now on none is kept.
-func (p *Pool) sweepKept() { p.giveBackKept(false) }
-
+// giveBackKept gives back the kept locks that have been unused for too long, or are too many. If
+// closes is true, these are all, and the pool keeps none from now on.
 func (p *Pool) giveBackKept(closes bool) {
 	if !p.begin() {
 		return
@@ -248,7 +247,7 @@ func (p *Pool) giveBackKept(closes bool) {
 	defer p.work.Done()
 	p.local.mu.Lock()
 	p.local.keeping.closed = p.local.keeping.closed || closes
-	due := p.local.keeping.due(p)
+	due := p.local.keeping.due()
 	p.local.mu.Unlock()
 	for _, t := range due {
 		t.after(gaveBack)
@@ -277,8 +276,13 @@ func (t *tenancy) keep(ctx context.Context) {
 	if t.turns.wanted = joins != nil; !t.turns.wanted {
 		ls.keeping.noteEnd(&t.turns, err == nil) // there is another contender, or a right is missing
 	} else if !t.turns.ended {
-		t.turns.joins, t.turns.stop = joins, joins.OnFire(func() { go t.joined(joins) })
+		t.turns.recallAt(joins)
 	}
+}
+
+// recallAt has the lock recalled when the watch on the queue fires.
+func (t *turns) recallAt(joins *driver.Watch) {
+	t.joins, t.stop = joins, joins.OnFire(func() { go t.tenancy.joined(joins) })
 }
 
 // watchJoins returns a watch that fires when another contender has joined the queue, or nil
@@ -347,7 +351,7 @@ func (t *tenancy) watchAgain(joins *driver.Watch) bool {
 		return false
 	}
 	k.looks++
-	k.joins, k.stop = joins, joins.OnFire(func() { go t.joined(joins) })
+	k.recallAt(joins)
 	return true
 }
 

@@ -127,19 +127,21 @@ func WithLocalTurns(n int) Option {
 // WithKeptLocks lets the pool keep locks after their last unlock, at most n locks (10,000 if n
 // is 0), each unused for at most d (10 s if d is 0). Without the option, the pool keeps none.
 //
-// A lock that the pool uses again, with no other contender in between, stays with the pool: Unlock
-// returns without a request, and the next Lock of any handle of the pool gets the lock without
-// a request, with a larger token. As soon as another contender of any client joins the queue,
-// the pool gives the lock back: at once if the lock is unused, and otherwise with the next
-// unlock. A lock that others ask for soon is kept later and later, so a contended lock costs
-// what it costs without the option.
+// A lock that the pool uses again, with no other contender in between, stays with the pool:
+// Unlock returns without a request, and the next Lock of any handle of the pool gets the lock
+// without a request, with a larger token. As soon as another contender of any client joins the
+// queue, the pool gives the lock back: at once if the lock is unused, and otherwise with the
+// next unlock. A lock that others ask for soon is kept later and later, so a contended lock
+// costs what the lock costs without the option.
 //
 // If the process crashes, others wait for a kept lock until the session has expired, as for a
-// held lock. TryLock of another pool with the option waits until the lock has been given back, for about 0.1 s at most;
-// other clients' tries are refused, and ask for the lock: the next try finds it free.
+// held lock. TryLock of another pool with the option waits until the lock has been given back,
+// for about 0.1 s at most. Tries of other pools and clients are refused, and ask for the lock:
+// the next try finds the lock free.
 //
 // Kept are locks of Lock, TryLock, Do and LockAll, with Shared or without. WithLocalTurns(0)
-// keeps none. After n turns (see WithLocalTurns), the pool takes a kept lock anew.
+// keeps none. After n turns (see WithLocalTurns), the pool takes a kept lock anew. The idea is
+// that of GFS2 and of distributed lock managers, which cache locks.
 func WithKeptLocks(n int, d time.Duration) Option {
 	return func(c *config) error {
 		if n < 0 || n > 1<<30 || d < 0 {

@@ -256,10 +256,14 @@ func keptIsTakenByALeader(b *bench) {
 	require.Equal(b, 1, p.Stats().Kept)
 }
 
-func keptIsBroken(b *bench) {
+func keptIsBroken(b *bench)             { keptIsTakenAnew(b, b.breakHolder) }
+func keptIsLostWithTheSession(b *bench) { keptIsTakenAnew(b, b.expire) }
+
+// keptIsTakenAnew has a pool lose a kept lock.
+func keptIsTakenAnew(b *bench, lose func(name string)) {
 	p, a := b.pool(keeps), b.name("a")
 	token := b.keep(p, a)
-	b.breakHolder(a)
+	lose(a)
 	b.until(func() bool { return p.Stats().Kept == 0 }, "the pool knows")
 	l := b.lock(p, a)
 	require.Greater(b, b.token(l), token)
@@ -272,16 +276,6 @@ func keptIsRevoked(b *bench) {
 	require.NoError(b, b.looker.Revoke(b.ctx, a))
 	b.until(func() bool { return len(b.contenders(a)) == 0 }, "a is free")
 	require.Zero(b, p.Stats().Kept)
-}
-
-func keptIsLostWithTheSession(b *bench) {
-	p, a := b.pool(keeps), b.name("a")
-	token := b.keep(p, a)
-	b.expire(a)
-	b.until(func() bool { return p.Stats().Kept == 0 }, "the pool knows")
-	l := b.lock(p, a)
-	require.Greater(b, b.token(l), token)
-	b.unlock(l)
 }
 
 func keptAfterARest(b *bench) {
