@@ -336,6 +336,21 @@ func goroutines() map[string]string {
 	return all
 }
 
+// settledGoroutines returns all goroutines when none has begun or ended for ten naps. A
+// session may be ready before its last goroutine has begun.
+func (r *run) settledGoroutines() map[string]string {
+	settled := goroutines()
+	for same := 0; same < 10; same++ {
+		r.nap()
+		now := goroutines()
+		if !maps.EqualFunc(settled, now, func(_, _ string) bool { return true }) {
+			same = 0
+		}
+		settled = now
+	}
+	return settled
+}
+
 // noneSince requires that there are no goroutines except the earlier ones. A finished
 // goroutine, or the service's end of a connection, may need a moment to end.
 func (r *run) noneSince(before map[string]string) {

@@ -293,8 +293,8 @@ func contextBounds(r *run) {
 
 func closeLeavesNothing(r *run) {
 	other := r.connect()
-	r.watchOne(other, r.join(other, r.name())) // has all needed goroutines
-	before := goroutines()
+	r.watchOne(other, r.join(other, r.name()))
+	before := r.settledGoroutines()
 	s, queue, name := r.connect(), r.name(), r.name()
 	for range 10 {
 		r.watchOne(s, r.join(s, queue))
@@ -318,8 +318,8 @@ func closeLeavesNothing(r *run) {
 
 func closeDuringCalls(r *run) {
 	other := r.connect()
-	r.watchOne(other, r.join(other, r.name())) // has all needed goroutines
-	before := goroutines()
+	r.watchOne(other, r.join(other, r.name()))
+	before := r.settledGoroutines()
 	s := r.connect()
 	on := r.newThings(s, other)
 	var calling sync.WaitGroup
