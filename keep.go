@@ -56,7 +56,7 @@ type habit struct {
 
 const (
 	mostNeeded  = 1024
-	worthwhile  = 8 // turns of a kept lock that make up for the cost
+	worthwhile  = 4 // turns of a kept lock that make up for the cost
 	habitFactor = 4 // habits remembered for each kept lock
 )
 
@@ -99,12 +99,12 @@ func (k *keeping) noteEnd(t *turns, asked bool) {
 		return
 	}
 	if t.reused >= worthwhile {
-		h.needed = 1
+		h.needed = 0
 	} else {
-		h.needed = min(2*h.needed, mostNeeded)
+		h.needed = min(max(1, 2*h.needed), mostNeeded)
 	}
 	if asked {
-		h.alone = 0
+		h.alone = -1 // the other contender is in between
 	}
 	k.habits[t.tenancy.name] = h
 }

@@ -131,8 +131,8 @@ func WithLocalTurns(n int) Option {
 // Unlock returns without a request, and the next Lock of any handle of the pool gets the lock
 // without a request, with a larger token. As soon as another contender of any client joins the
 // queue, the pool gives the lock back: at once if the lock is unused, and otherwise with the
-// next unlock. A lock that others ask for soon is kept later and later, so a contended lock
-// costs what the lock costs without the option.
+// next unlock. The pool keeps such a lock again from the next use on if keeping has paid, and
+// otherwise later and later, so a contended lock costs what the lock costs without the option.
 //
 // If the process crashes, others wait for a kept lock until the session has expired, as for a
 // held lock. TryLock of another pool with the option waits until the lock has been given back,

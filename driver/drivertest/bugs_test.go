@@ -29,7 +29,7 @@ var all = flag.Bool("all", false, "whether TestBugsAreFound plants all bugs, whi
 // TestBugsAreFound plants bugs in a driver, one at a time. The tests of the broken law must
 // fail.
 func TestBugsAreFound(t *testing.T) {
-	bugs, err := plant.Parse(bugsText, "law")
+	bugs, err := plant.Read("../..", bugsText, "law")
 	require.NoError(t, err)
 	unbroken := map[string]bool{}
 	for _, law := range laws {

@@ -31,9 +31,25 @@ type Bug struct {
 
 var bugName = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 
-// Parse parses a list of bugs, each with the required notes besides "breaks". A note
-// "missed" is allowed, too.
-func Parse(text string, notes ...string) (bugs []Bug, err error) {
+// Read reads a list of bugs, each with the required notes besides "breaks". A note "missed"
+// is allowed, too. Each bug must apply to its file below root.
+func Read(root, text string, notes ...string) (bugs []Bug, err error) {
+	if bugs, err = parse(text, notes...); err != nil {
+		return nil, err
+	}
+	for _, b := range bugs {
+		code, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(b.File)))
+		if err != nil {
+			return nil, err
+		}
+		if _, err := b.apply(string(code)); err != nil {
+			return nil, err
+		}
+	}
+	return bugs, nil
+}
+
+func parse(text string, notes ...string) (bugs []Bug, err error) {
 	notes = append(notes, "breaks")
 	for n, line := range strings.Split(text, "\n") {
 		fail := func(problem string) ([]Bug, error) {

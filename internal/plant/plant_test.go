@@ -24,7 +24,7 @@ func TestBugThatNoLongerAppliesIsFound(t *testing.T) {
 func TestMalformedListIsRefused(t *testing.T) {
 	t.Parallel()
 	const good = "bug a\nfile f.go\n-x\n+y\nbreaks All.\nsource Here.\n"
-	bugs, err := Parse("# A comment.\n\n"+good, "source")
+	bugs, err := parse("# A comment.\n\n"+good, "source")
 	require.NoError(t, err)
 	require.Equal(t, []Bug{{Name: "a", File: "f.go", old: "x", new: "y", Notes: map[string]string{"breaks": "All.", "source": "Here."}}}, bugs)
 	for text, want := range map[string]string{
@@ -36,7 +36,7 @@ func TestMalformedListIsRefused(t *testing.T) {
 		"bug a\nfile f.go\nsource s\nbreaks b": "lacks",
 		"bug a\nfiel f.go\n":                   "not understood",
 	} {
-		_, err := Parse(text, "source")
+		_, err := parse(text, "source")
 		require.ErrorContains(t, err, want, text)
 	}
 }

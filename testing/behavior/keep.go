@@ -16,6 +16,7 @@ var keepTests = []test{
 	{"FromTheSecondUse", keptFromTheSecondUse, needKeeping},
 	{"Traced", keptWithTraces, needKeeping},
 	{"ComesFreeForOthers", keptComesFreeForOthers, needKeeping},
+	{"Learns", keepingIsLearned, needKeeping},
 	{"InUseComesFreeWithTheUnlock", keptInUseComesFree, needKeeping},
 	{"TriesOfOthers", triesGetUnusedKeptLocks, needKeeping},
 	{"Readers", keptByReaders, needKeeping},
@@ -90,6 +91,21 @@ func keptComesFreeForOthers(b *bench) {
 	stats := p.Stats()
 	require.Equal(b, []int{0, 1}, []int{stats.Kept, int(stats.AskedBack)})
 	b.unlock(l)
+}
+
+// keepingIsLearned has others ask for a kept lock after many uses, and after none.
+func keepingIsLearned(b *bench) {
+	p, other, a := b.pool(keeps), b.pool(), b.name("a")
+	b.keep(p, a)
+	for range 10 {
+		b.unlock(b.lock(p, a))
+	}
+	b.unlock(b.lock(other, a))
+	b.unlock(b.lock(p, a))
+	require.Equal(b, 1, p.Stats().Kept, "keeping has paid")
+	b.unlock(b.lock(other, a))
+	b.unlock(b.lock(p, a))
+	require.Zero(b, p.Stats().Kept, "keeping has not paid")
 }
 
 func keptInUseComesFree(b *bench) {

@@ -16,7 +16,7 @@ import (
 // TestEveryBugCompiles builds the library with all bugs, as many at a time as are in
 // different lines.
 func TestEveryBugCompiles(t *testing.T) {
-	bugs, err := readBugs()
+	bugs, err := readBugs("../../../..")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(bugs), 30)
 	root, err := filepath.Abs("../../../..")

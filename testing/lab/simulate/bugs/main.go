@@ -37,7 +37,7 @@ import (
 var bugsText string
 
 // readBugs returns the bugs of the list. Each says where the idea comes from.
-func readBugs() ([]plant.Bug, error) { return plant.Parse(bugsText, "source") }
+func readBugs(root string) ([]plant.Bug, error) { return plant.Read(root, bugsText, "source") }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,7 +63,7 @@ func main() {
 // findBugs runs the simulation with each bug whose name matches. It reports whether all
 // bugs were found, except the bugs listed as missed.
 func findBugs(ctx context.Context, out io.Writer, match string, flags []string) (ok bool, err error) {
-	bugs, err := readBugs()
+	bugs, err := readBugs(".")
 	if err != nil {
 		return false, err
 	}
