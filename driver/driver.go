@@ -206,9 +206,9 @@ type Session interface {
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Watch watches nodes, each for its next change, in one round trip. The watch on a
-	// missing node has already fired with Missing, and leaves nothing at the service. All
-	// watches of a session on the same node share one at the service. An unneeded Watch
-	// requires no call.
+	// missing node has already fired with Missing, perhaps with the Queue, and leaves nothing
+	// at the service. All watches of a session on the same node share one at the service. An
+	// unneeded Watch requires no call.
 	//
 	// A Node with nothing but the Name Limit stands for the limit of the semaphore with the
 	// queue's name, if the session is a Limiter.

@@ -50,6 +50,10 @@ type Watch struct {
 	// (Revoker).
 	Revoked bool
 
+	// Queue, if not nil, is the queue after the node was found to be Missing, for the caller
+	// of Session.Watch: the caller need not list the queue again.
+	Queue []Node
+
 	event atomic.Int32 // an Event, or 0 until the watch fires
 	mu    sync.Mutex   // held while the event is set
 	calls list.List    // of func(), to be called when the watch fires

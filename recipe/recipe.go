@@ -268,6 +268,9 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 		}
 		isThere := func() bool { return own[0].Fired() == 0 }
 		next := x.fired(events, isThere)
+		if queue := watches[0].Queue; next == lists && driver.Place(queue, x.self) >= 0 {
+			return x.list(queue)
+		}
 		if next == looks {
 			queue, err := c.Session.List(ctx, c.Queue)
 			if err != nil {

@@ -57,11 +57,11 @@ func (s *session) Follow(ctx context.Context, queue string, head func([]driver.N
 
 // followNodes watches the contenders and returns them. ok is false if one is gone.
 func (s *session) followNodes(ctx context.Context, queue string, nodes []driver.Node) (f driver.Followed, ok bool, err error) {
-	pending, _, err := s.armWatches(ctx, queue, nodes)
+	a, err := s.armWatches(ctx, queue, nodes, false)
 	if err != nil {
 		return f, false, err
 	}
-	for i, w := range pending {
+	for i, w := range a.watches {
 		switch fired := w.Fired(); {
 		case w.err != nil:
 			return f, false, w.err

@@ -164,8 +164,7 @@ func (a *joinAttempt) complete() bool {
 	if !ok || a.listing == nil {
 		return ok && !a.needsListing(node)
 	}
-	queue := a.listing.contenders()
-	return a.listing.err() == nil && driver.Place(queue, node) >= 0 && countOthers(a.listing.children(), queue) == 0
+	return driver.Place(a.listing.contenders(), node) >= 0 && a.listing.isComplete()
 }
 
 // endJoin waits until an attempt has been answered, and determines its outcome.

@@ -51,6 +51,11 @@ func (l *listing) contenders() []driver.Node {
 
 func (l *listing) err() error { return l.request.err }
 
+// isComplete reports whether the listing was answered, and shows contenders alone.
+func (l *listing) isComplete() bool {
+	return l.err() == nil && countOthers(l.children(), l.contenders()) == 0
+}
+
 // beginListing returns a listing of the directory at the moment of the call, or later. The
 // caller must start the request, if there is one; there is none if another caller has begun
 // the listing, or if the listing will follow another on the way. A caller that does not

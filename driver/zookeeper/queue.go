@@ -31,7 +31,7 @@ func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error)
 		return nil, nil
 	case err != nil:
 		return nil, s.explainListError(err, "listing", dir)
-	case countOthers(l.children(), nodes) == 0:
+	case l.isComplete():
 		return nodes, nil
 	}
 	return runInSlot(ctx, s, func() ([]driver.Node, error) {

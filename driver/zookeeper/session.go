@@ -55,6 +55,7 @@ type session struct {
 	relays      sync.WaitGroup // relay.go: goroutines passing the client's packets on
 	connection  connection     // connection.go: the session's ID and its current link
 	watches     watches        // watch.go: one watch for each node
+	late        lateness       // watch.go: how often a watch comes too late
 	listings    listings       // listing.go: one listing of a directory at a time
 	directories directories    // directory.go: the nodes above queues
 	fastpaths   fastpaths      // fastpath.go: when a listing can be skipped

@@ -50,6 +50,9 @@ func (w *watch) isArmed() bool {
 	}
 }
 
+// isLate reports whether the node was gone before the watch.
+func (w *watch) isLate() bool { return w.Fired() == driver.Missing && w.stat == nil }
+
 // at returns the watch on path, or nil.
 func (ws *watches) at(path string) *watch {
 	ws.mu.Lock()
@@ -145,42 +148,87 @@ func (s *session) noteLeft(w *watch, err error) {
 
 // Watch implements driver.Session.
 func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
-	pending, made, err := s.armWatches(ctx, queue, nodes)
+	waits := len(nodes) > 1 // the last node is the waiter's own
+	a, err := s.armWatches(ctx, queue, nodes, waits && s.late.isLikely())
 	if err != nil {
 		return nil, err
 	}
 	watches := make([]*driver.Watch, len(nodes))
-	for i, w := range pending {
+	for i, w := range a.watches {
 		if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-			watches[i] = s.plainWatch(w, nodes[i], !made[i])
+			watches[i] = s.plainWatch(w, nodes[i], !a.made[i])
 		}
 		if w.err != nil {
 			return nil, w.err
 		}
 	}
+	late := waits && a.watches[0].isLate()
+	if waits {
+		s.late.note(late)
+	}
+	switch l := a.ahead; {
+	case l == nil:
+	case !late:
+		s.requests.cancel(l.request)
+	case s.await(ctx, l.done()) && l.isComplete():
+		watches[0] = firedWatch(driver.Missing)
+		watches[0].Queue = l.contenders()
+	}
 	return watches, nil
 }
 
-// armWatches waits until the server has answered about a watch on each node. made says
-// which watches are new.
-func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.Node) (watches []*watch, made []bool, err error) {
+// lateness counts how often the watch of a waiter has come too late recently: the awaited
+// contender had left. Then the listing that the waiter needs next goes out with the reads.
+type lateness struct{ times atomic.Int32 }
+
+const mostLate = 3
+
+func (l *lateness) isLikely() bool { return l.times.Load() > mostLate/2 }
+
+func (l *lateness) note(late bool) {
+	switch n := l.times.Load(); {
+	case late && n < mostLate:
+		l.times.CompareAndSwap(n, n+1)
+	case !late && n > 0:
+		l.times.CompareAndSwap(n, n-1)
+	}
+}
+
+// armed is what armWatches has begun.
+type armed struct {
+	watches []*watch
+	made    []bool   // which watches are new
+	ahead   *listing // nil if none was wanted; sent after the reads, as a rule
+}
+
+// armWatches waits until the server has answered about a watch on each node.
+func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.Node, list bool) (armed, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return armed{}, err
 	}
-	watches, made = make([]*watch, len(nodes)), make([]bool, len(nodes))
-	var reads []*request
+	a := armed{watches: make([]*watch, len(nodes)), made: make([]bool, len(nodes))}
+	var requests []*request
 	for i, node := range nodes {
-		if watches[i], made[i] = s.watch(s.paths(queue, node)...); made[i] {
-			reads = append(reads, watches[i].reads...)
+		if a.watches[i], a.made[i] = s.watch(s.paths(queue, node)...); a.made[i] {
+			requests = append(requests, a.watches[i].reads...)
 		}
 	}
-	s.requests.start(reads...)
-	for _, w := range watches {
+	if list {
+		var q *request
+		if a.ahead, q = s.beginListing(s.path(queue)); q != nil {
+			requests = append(requests, q)
+		}
+	}
+	s.requests.start(requests...)
+	for _, w := range a.watches {
 		if w == nil || !s.await(ctx, w.armed) {
-			return nil, nil, s.gaveUp(ctx)
+			if a.ahead != nil {
+				s.requests.cancel(a.ahead.request)
+			}
+			return armed{}, s.gaveUp(ctx)
 		}
 	}
-	return watches, made, nil
+	return a, nil
 }
 
 // watch returns the watch on the paths, perhaps not armed yet, or nil if the session is

@@ -1,6 +1,6 @@
 package zookeeper
 
-// This file has tests of watches on contenders of several nodes.
+// This file has tests of watches on several nodes.
 
 import (
 	"strings"
@@ -98,5 +98,39 @@ func TestEventForAReplacedWatchIsNoProof(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, server.Delete("/a/"+names[1]))
 		require.Equal(t, driver.Missing, <-told)
+	})
+}
+
+// Where the watches of waiters often come too late, the queue is listed with them, and only there.
+func TestLateWatchesBringTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		s, other := open(t, server, Config{}), open(t, server, Config{})
+		wait := func(late bool) (queue []driver.Node, own driver.Node) {
+			before := join(t, other, "a").Node
+			own = join(t, s, "a").Node
+			if late {
+				require.NoError(t, other.Leave(t.Context(), "a", before))
+			}
+			watches, err := s.Watch(t.Context(), "a", before, own)
+			require.NoError(t, err)
+			require.Equal(t, late, watches[0].Fired() == driver.Missing)
+			if !late {
+				require.NoError(t, other.Leave(t.Context(), "a", before))
+			}
+			require.NoError(t, s.Leave(t.Context(), "a", own))
+			return watches[0].Queue, own
+		}
+		for _, late := range []bool{true, true, false, false} {
+			queue, _ := wait(late)
+			require.Nil(t, queue)
+		}
+		for range 2 {
+			wait(true)
+		}
+		for range 3 {
+			queue, own := wait(true)
+			require.Equal(t, []driver.Node{own}, queue)
+		}
 	})
 }
