@@ -57,6 +57,7 @@ type habit struct {
 const (
 	mostNeeded  = 1024
 	worthwhile  = 4 // turns of a kept lock that make up for the cost
+	mostLooks   = 8 // at a queue for readers that come and go, between two turns
 	habitFactor = 4 // habits remembered for each kept lock
 )
 
@@ -140,8 +141,8 @@ func (t *turns) becomesKept() bool {
 		return false
 	}
 	if t.queue == nil {
-		t.queue = &localQueue{all: t.all, name: t.tenancy.name, turns: t}
-		t.all.byName[t.queue.name] = t.queue
+		t.queue = t.all.newQueue(t.tenancy.name)
+		t.queue.turns = t
 	}
 	t.state, t.since = isKept, time.Now()
 	k.idle++
@@ -347,7 +348,7 @@ func (t *tenancy) watchAgain(joins *driver.Watch) bool {
 	switch {
 	case k.ended:
 		return true
-	case k.looks == worthwhile, k.state == isKept && !k.hasPlace():
+	case k.looks == mostLooks, k.state == isKept && !k.hasPlace():
 		return false
 	}
 	k.looks++

@@ -107,11 +107,8 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
 	if q == nil {
-		q = &localQueue{all: ls, name: name, delegate: w}
-		if ls.byName == nil {
-			ls.byName = map[string]*localQueue{}
-		}
-		ls.byName[name] = q
+		q = ls.newQueue(name)
+		q.delegate = w
 	}
 	w.queue = q
 	if d := q.delegate; d != nil && !d.hasSlot && !d.hasWaited && w.hasSlot {
@@ -135,6 +132,16 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	q.push(w)
 	q.advance()
 	return true, predecessor, holder
+}
+
+// newQueue returns a queue for a name without one. The caller adds turns or a delegate.
+func (ls *localQueues) newQueue(name string) *localQueue {
+	if ls.byName == nil {
+		ls.byName = map[string]*localQueue{}
+	}
+	q := &localQueue{all: ls, name: name}
+	ls.byName[name] = q
+	return q
 }
 
 // push adds a waiter behind the calls that began earlier. A call that queues again may have

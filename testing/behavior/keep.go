@@ -238,7 +238,16 @@ func contendedLocksAreNotKept(b *bench) {
 	require.Zero(b, p.Stats().AskedBack)
 }
 
+// keptIsTakenByAllCalls begins with a pool that has no queue in memory.
 func keptIsTakenByAllCalls(b *bench) {
+	first, c := b.pool(keeps), b.name("c")
+	for range 2 {
+		l, err := first.TryLock(b.ctx, c)
+		require.NoError(b, err)
+		b.unlock(l)
+	}
+	require.Equal(b, 1, first.Stats().Kept)
+
 	p, names := b.pool(keeps), []string{b.name("a"), b.name("b")}
 	for _, name := range names {
 		b.keep(p, name)
