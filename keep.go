@@ -94,18 +94,15 @@ func (ls *localQueues) noteUse(t *turns, name string, node driver.Node, next fun
 }
 
 // noteEnd records how keeping a lock has ended, or that keeping could not begin.
-func (k *keeping) noteEnd(t *turns, asked bool) {
+func (k *keeping) noteEnd(t *turns) {
 	h, known := k.habits[t.tenancy.name]
-	if !known {
+	switch {
+	case !known:
 		return
-	}
-	if t.reused >= worthwhile {
+	case t.reused >= worthwhile:
 		h.needed = 0
-	} else {
-		h.needed = min(max(1, 2*h.needed), mostNeeded)
-	}
-	if asked {
-		h.alone = -1 // the other contender is in between
+	default:
+		h.alone, h.needed = -1, min(max(1, 2*h.needed), mostNeeded) // the next use is the first
 	}
 	k.habits[t.tenancy.name] = h
 }
@@ -199,7 +196,7 @@ func (ls *localQueues) recall(t *turns, asked bool) leaving {
 		return passedOn
 	}
 	if t.joins != nil && t.wanted { // for the first time
-		ls.keeping.noteEnd(t, asked)
+		ls.keeping.noteEnd(t)
 		if asked {
 			ls.keeping.asked++
 		}
@@ -227,8 +224,8 @@ func (k *keeping) due() (due []*tenancy) {
 		case k.idle <= k.most && !k.closed && now.Sub(t.since) < k.unused:
 			k.sweep.Reset(t.since.Add(k.unused).Sub(now))
 			return due
-		case k.idle <= k.most && !k.closed:
-			k.noteEnd(t, false)
+		case !k.closed:
+			k.noteEnd(t)
 		}
 		t.end()
 		due = append(due, t.tenancy)
@@ -275,7 +272,7 @@ func (t *tenancy) keep(ctx context.Context) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if t.turns.wanted = joins != nil; !t.turns.wanted {
-		ls.keeping.noteEnd(&t.turns, err == nil) // there is another contender, or a right is missing
+		ls.keeping.noteEnd(&t.turns) // there is another contender, or a right is missing
 	} else if !t.turns.ended {
 		t.turns.recallAt(joins)
 	}

@@ -50,8 +50,8 @@ type Watch struct {
 	// (Revoker).
 	Revoked bool
 
-	// Queue, if not nil, is the queue after the node was found to be Missing, for the caller
-	// of Session.Watch: the caller need not list the queue again.
+	// Queue, if not nil, is the queue at some moment after the call of Session.Watch, for a
+	// node found to be Missing: the caller need not list the queue.
 	Queue []Node
 
 	event atomic.Int32 // an Event, or 0 until the watch fires

@@ -267,10 +267,10 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 			return lists, nil
 		}
 		isThere := func() bool { return own[0].Fired() == 0 }
-		next := x.fired(events, isThere)
-		if queue := watches[0].Queue; next == lists && driver.Place(queue, x.self) >= 0 {
+		if queue := watches[0].Queue; driver.Place(queue, x.self) >= 0 && isThere() {
 			return x.list(queue)
 		}
+		next := x.fired(events, isThere)
 		if next == looks {
 			queue, err := c.Session.List(ctx, c.Queue)
 			if err != nil {

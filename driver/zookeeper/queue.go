@@ -25,6 +25,11 @@ func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error)
 	if err != nil {
 		return nil, err
 	}
+	return s.listed(ctx, dir, l)
+}
+
+// listed returns the queue of an answered listing.
+func (s *session) listed(ctx context.Context, dir string, l *listing) ([]driver.Node, error) {
 	nodes := l.contenders()
 	switch err := l.err(); {
 	case errors.Is(err, zk.ErrNoNode):

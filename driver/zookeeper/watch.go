@@ -148,8 +148,11 @@ func (s *session) noteLeft(w *watch, err error) {
 
 // Watch implements driver.Session.
 func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
-	waits := len(nodes) > 1 // the last node is the waiter's own
-	a, err := s.armWatches(ctx, queue, nodes, waits && s.late.isLikely())
+	waits := len(nodes) > 1 // the last node is the waiter's own, as a rule
+	a, err := s.armWatches(ctx, queue, nodes, waits && s.late.isLikely() && s.listings.length(s.path(queue)) == minAnswer)
+	if a.ahead != nil {
+		defer s.requests.cancel(a.ahead.request) // nothing if answered
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -166,19 +169,18 @@ func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	if waits {
 		s.late.note(late)
 	}
-	switch l := a.ahead; {
-	case l == nil:
-	case !late:
-		s.requests.cancel(l.request)
-	case s.await(ctx, l.done()) && l.isComplete():
-		watches[0] = firedWatch(driver.Missing)
-		watches[0].Queue = l.contenders()
+	if l := a.ahead; l != nil && late && s.await(ctx, l.done()) {
+		if seen, err := s.listed(ctx, s.path(queue), l); err == nil { // else the waiter's own listing says why
+			watches[0] = firedWatch(driver.Missing)
+			watches[0].Queue = seen
+		}
 	}
 	return watches, nil
 }
 
 // lateness counts how often the watch of a waiter has come too late recently: the awaited
-// contender had left. Then the listing that the waiter needs next goes out with the reads.
+// contender had left. Then the listing that the waiter needs next goes out with the reads, if
+// the queue is short.
 type lateness struct{ times atomic.Int32 }
 
 const mostLate = 3
@@ -222,10 +224,7 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 	s.requests.start(requests...)
 	for _, w := range a.watches {
 		if w == nil || !s.await(ctx, w.armed) {
-			if a.ahead != nil {
-				s.requests.cancel(a.ahead.request)
-			}
-			return armed{}, s.gaveUp(ctx)
+			return a, s.gaveUp(ctx)
 		}
 	}
 	return a, nil

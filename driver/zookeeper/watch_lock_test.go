@@ -3,6 +3,7 @@ package zookeeper_test
 // This file tests which answers and events about a session's own node grant a lock.
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -41,6 +42,38 @@ func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
 		deletes.Release()
 	})
 }
+
+// A listing that came with a late watch grants nothing if the own node has been removed since.
+func TestLateWatchGrantsNothingWithoutTheOwnNode(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		session, other := sessionOf(b, zookeeper.LayoutCurator), sessionOf(b, zookeeper.LayoutCurator)
+		for turn := range 4 { // the watches of three turns are late
+			before, err := other.Join(b.Ctx, "a", driver.Request{Kind: driver.Exclusive})
+			require.NoError(t, err)
+			o := lateObserver{sync.OnceFunc(func() { require.NoError(t, other.Leave(b.Ctx, "a", before.Node)) }), func() {
+				if turn == 3 {
+					require.NoError(t, server.Delete(b.Chroot+"/a/"+b.Children("a")[0]))
+					synctest.Wait()
+				}
+			}}
+			claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Observer: o}
+			node, err := claim.Acquire(b.Ctx)
+			if turn == 3 {
+				require.ErrorIs(t, err, driver.ErrRemoved)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, session.Leave(b.Ctx, "a", node))
+		}
+	})
+}
+
+type lateObserver struct{ queued, waiting func() }
+
+func (o lateObserver) Queued(driver.Node, int, int) { o.queued() }
+func (o lateObserver) Waiting(recipe.Wait) bool     { o.waiting(); return false }
+func (o lateObserver) Holder(driver.Node, []byte)   {}
+func (o lateObserver) Woken(driver.Event, bool)     {}
 
 // A removal that the server refuses has removed nothing, so it grants nothing either.
 func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {

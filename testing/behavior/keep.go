@@ -106,6 +106,22 @@ func keepingIsLearned(b *bench) {
 	b.unlock(b.lock(other, a))
 	b.unlock(b.lock(p, a))
 	require.Zero(b, p.Stats().Kept, "keeping has not paid")
+
+	// So has keeping a lock that makes room for another.
+	p, c := b.pool(lockpool.WithKeptLocks(1, time.Hour)), b.name("c")
+	use := func(name string, times int) {
+		for range times {
+			b.unlock(b.lock(p, name))
+		}
+		b.until(func() bool { return p.Stats().Kept == 1 }, "the other is given back")
+	}
+	use(a, 8)
+	b.unlock(b.lock(other, a))
+	use(a, 1) // kept at once
+	use(c, 2)
+	b.unlock(b.lock(other, a))
+	b.unlock(b.lock(p, a))
+	require.Empty(b, b.contenders(a))
 }
 
 func keptInUseComesFree(b *bench) {
