@@ -263,9 +263,8 @@ func (t *tenancy) keep(ctx context.Context) {
 		return
 	}
 	var joins *driver.Watch
-	err := t.mark(ctx, nodedata.Kept(t.data)) // first, because the watch may fire for each change
-	if err == nil {
-		if joins, err = t.watchJoins(ctx); joins == nil {
+	if t.mark(ctx, nodedata.Kept(t.data)) == nil { // first, because the watch may fire for each change
+		if joins, _ = t.watchJoins(ctx); joins == nil {
 			_ = t.mark(ctx, t.data)
 		}
 	}
