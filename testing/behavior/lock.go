@@ -539,7 +539,8 @@ func deadlineCoversTheWholeWait(b *bench) {
 		ahead = append(ahead, b.enqueue(p, a, i+2))
 	}
 	const wait = time.Second
-	ctx, began := b.timeout(wait), time.Now()
+	began := time.Now()
+	ctx := b.timeout(wait)
 	last := do(b, func(context.Context) error { _, err := p.Lock(ctx, a); return err })
 	b.queued(a, 6)
 	for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one
