@@ -74,7 +74,8 @@ func TestManyRecordsOfAName(t *testing.T) {
 	b, own := locktest.NewEmbedded(t)
 	b.Ctx = t.Context() // it takes long beside other tests
 	cfg := b.Config()
-	cfg.MaxPacket = 16 << 10 // a directory with all of them takes 20 times that
+	cfg.MaxPacket = 16 << 10         // a directory with all of them takes 20 times that
+	cfg.SessionTimeout = time.Minute // beside other tests, an answer may take seconds
 	session, err := connector(t, cfg).Connect(b.Ctx)
 	require.NoError(t, err)
 	joined, err := session.Join(b.Ctx, "a", driver.Request{Kind: driver.Exclusive})

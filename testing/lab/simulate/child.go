@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -131,8 +132,8 @@ func (c *child) run(ctx context.Context, o order, limit time.Duration) (found re
 	}
 	found.Bubble, found.Real = o.Schedule.Bubble, time.Since(began)
 	if ctx.Err() != nil {
-		found.Report.Stuck = []string{fmt.Sprintf("stuck: bubble %d did not end within %s of real time; time stood still because of these goroutines:%s",
-			o.Schedule.Bubble, limit, notDurable(c.stderr.String()))}
+		found.Report.Stuck = []string{fmt.Sprintf("stuck: bubble %d did not end within %s of real time; goroutines for which time stood still: %s",
+			o.Schedule.Bubble, limit, cmp.Or(notDurable(c.stderr.String()), "none, so the machine was too slow"))}
 	} else {
 		text := c.stderr.Bytes()
 		found.Report.Violations = []string{fmt.Sprintf("crash: bubble %d ended its process (%s): %s",

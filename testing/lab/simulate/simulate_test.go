@@ -171,7 +171,9 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	found, err = r.run(t.Context(), order{Schedule: draw(1, 0, mix{Pools: 20})})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Stuck, 1)
-	require.Contains(t, found.Report.Stuck[0], "time stood still because of these goroutines:\ngoroutine ")
+	require.Contains(t, found.Report.Stuck[0], "stuck: bubble 0 did not end within 1s of real time") // which goroutines are shown is up to chance
+	require.Equal(t, "\ngoroutine 2 [select, synctest bubble 1]:\nb", notDurable(
+		"goroutine 1 [running]:\na\n\ngoroutine 2 [select, synctest bubble 1]:\nb\n\ngoroutine 3 [sleep (durable), synctest bubble 1]:\nc"))
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("interrupted")
