@@ -255,7 +255,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	}
 	if len(held.entries.list) > 0 {
 		finish := func(context.Context) error { return held.life.failure() }
-		if held.entries.exclusive == 0 && !left.shared {
+		if held.entries.exclusive == 0 && !left.shared() {
 			finish = held.downgrade()
 		}
 		h.mu.Unlock()

@@ -67,7 +67,7 @@ func (h *hold) checkReentry(req *request) error {
 // makeRevocable makes the contexts of the hold end when the lock is revoked.
 func (h *hold) makeRevocable() {
 	h.life.setRevocable()
-	h.tenancy.watchNow()
+	h.tenancy.watchSoon()
 }
 
 // entries are the entries of a hold without an unlock so far.
@@ -78,19 +78,26 @@ type entries struct {
 	storage   [4]entry // where list begins, to spare the heap
 }
 
-// entry is what one Lock unlocks. An id is used once, so a copy of a Lock, or an unlocked
-// one, cannot remove another's entry.
-type entry struct {
-	id     uint64
-	shared bool
+// entry is what one Lock unlocks: an id, and in the lowest bit whether the entry is a reader's.
+// An id is used once, so a copy of a Lock, or an unlocked one, cannot remove another's entry.
+type entry uint64
+
+func newEntry(id uint64, shared bool) entry {
+	if shared {
+		return entry(id<<1 | 1)
+	}
+	return entry(id << 1)
 }
+
+func (e entry) id() uint64   { return uint64(e >> 1) }
+func (e entry) shared() bool { return e&1 != 0 }
 
 func (e *entries) add(shared bool) (id uint64) {
 	if e.list == nil {
 		e.list = e.storage[:0]
 	}
 	e.last++
-	e.list = append(e.list, entry{e.last, shared})
+	e.list = append(e.list, newEntry(e.last, shared))
 	if !shared {
 		e.exclusive++
 	}
@@ -100,21 +107,21 @@ func (e *entries) add(shared bool) (id uint64) {
 // index returns where an entry is in the list, or -1.
 func (e *entries) index(id uint64) int {
 	last := len(e.list) - 1
-	if last < 0 || e.list[last].id == id { // almost always the last one
+	if last < 0 || e.list[last].id() == id { // almost always the last one
 		return last
 	}
-	return slices.IndexFunc(e.list, func(other entry) bool { return other.id == id })
+	return slices.IndexFunc(e.list, func(other entry) bool { return other.id() == id })
 }
 
 // remove removes an entry, and reports whether the entry was there.
 func (e *entries) remove(id uint64) (removed entry, ok bool) {
 	i := e.index(id)
 	if i < 0 {
-		return entry{}, false
+		return 0, false
 	}
 	removed = e.list[i]
 	e.list = slices.Delete(e.list, i, i+1)
-	if !removed.shared {
+	if !removed.shared() {
 		e.exclusive--
 	}
 	return removed, true
@@ -148,14 +155,18 @@ func (l *life) begin(revocable bool) {
 // have none. life.mu guards a signal.
 type signal struct {
 	happened bool
-	ctx      context.Context
-	cancel   context.CancelFunc
+	waited   *waitedSignal
+}
+
+type waitedSignal struct {
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
 func (s *signal) raise() {
 	s.happened = true
-	if s.cancel != nil {
-		s.cancel()
+	if s.waited != nil {
+		s.waited.cancel()
 	}
 }
 
@@ -163,13 +174,14 @@ func (s *signal) raise() {
 func (l *life) after(s *signal) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.ctx == nil {
-		s.ctx, s.cancel = context.WithCancel(context.Background())
+	if s.waited == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		s.waited = &waitedSignal{ctx, cancel}
 		if s.happened {
-			s.cancel()
+			cancel()
 		}
 	}
-	return s.ctx
+	return s.waited.ctx
 }
 
 // err returns nil while the lock is held, and then the reason of the end.
@@ -545,7 +557,7 @@ func (p *Pool) addHold(h *hold) error {
 	if t.lost {
 		return driver.ErrRemoved
 	}
-	if t.watcher == nil { // the first hold
+	if !t.begun {
 		s.tenancies[t.name] = append(s.tenancies[t.name], t)
 	}
 	p.held++

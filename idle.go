@@ -22,7 +22,7 @@ type idle struct {
 	kept
 }
 
-type idleState int
+type idleState uint8
 
 const (
 	inUse idleState = iota // by a holder; also at the end

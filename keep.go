@@ -41,8 +41,8 @@ type kept struct {
 	wanted  bool // the lock is to be kept while no other contender wants the lock
 	joins   *driver.Watch
 	stop    func() // ends the callback of joins
-	reused  int    // turns of the kept lock
-	looks   int    // at the queue, since the last turn
+	reused  int32  // turns of the kept lock
+	looks   int32  // at the queue, since the last turn
 	element *list.Element
 }
 
@@ -319,7 +319,7 @@ func (t *tenancy) joined(joins *driver.Watch) {
 	defer t.pool.work.Done()
 	asked := joins.Fired() == driver.Changed
 	if asked && t.nodeNow().Kind == driver.Shared { // perhaps it was another reader
-		if again, err := t.watchJoins(t.alive); err == nil && again != nil {
+		if again, err := t.watchJoins(context.Background()); err == nil && again != nil {
 			if t.watchAgain(again) {
 				return
 			}
@@ -329,7 +329,7 @@ func (t *tenancy) joined(joins *driver.Watch) {
 	left := t.pool.local.recall(&t.turns, asked)
 	t.after(left)
 	if left != gaveBack {
-		_ = t.mark(t.alive, t.data) // so that tries do not wait for an answer
+		_ = t.mark(context.Background(), t.data) // so that tries do not wait for an answer
 	}
 }
 

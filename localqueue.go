@@ -85,12 +85,12 @@ type turns struct {
 	queue   *localQueue  // nil if the lock is not passed on in memory
 	retired *atomic.Bool // the session of the tenancy is not to be used any longer
 
-	last    int               // turn of the newest holder
-	holders int               // present holders, some of them at rest
-	holder  trace.SpanContext // of the newest holder's request
-	shared  bool              // readers have the lock
+	last    int                // turn of the newest holder
+	holders int                // present holders, some of them at rest
+	holder  *trace.SpanContext // of the newest holder's request; nil if invalid
 	until   time.Time
 	expiry  *time.Timer // at until, if there are waiters
+	shared  bool        // readers have the lock
 	stopped bool        // there are no more turns
 	frozen  bool        // there is no turn while a downgrade is under way, or after it has failed
 	ended   bool        // the tenancy is over
@@ -118,8 +118,8 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	if q.delegate == w {
 		return false, predecessor, holder
 	}
-	if q.turns != nil {
-		holder = q.turns.holder
+	if q.turns != nil && q.turns.holder != nil {
+		holder = *q.turns.holder
 	}
 	switch {
 	case q.waiters.Len() > 0:
@@ -215,9 +215,18 @@ func (t *turns) take(span trace.SpanContext) (turn int) {
 	t.looks = 0
 	t.last++
 	t.holders++
-	t.holder = span
+	t.holder = spanOf(span)
 	t.all.passedOn.Add(1)
 	return t.last
+}
+
+// spanOf spares the heap where nothing is traced.
+func spanOf(span trace.SpanContext) *trace.SpanContext {
+	if !span.IsValid() {
+		return nil
+	}
+	s := span
+	return &s
 }
 
 // hasOne reports whether there is a turn for readers, or for a writer, now or when the

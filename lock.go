@@ -83,7 +83,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.hold.life.after(&l.hold.life.lo
 // On ZooKeeper a lock can also be revoked by writing __REVOKE__ into its node, as Curator's
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
-	l.hold.tenancy.watchNow()
+	l.hold.tenancy.watchSoon()
 	return l.hold.life.after(&l.hold.life.revoked).Done()
 }
 

@@ -52,7 +52,8 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls waiting for a session
 	handles    map[*Handle]struct{}
-	held       int           // current holds
+	held       int // current holds
+	unwatched  unwatched
 	drained    chan struct{} // created by Shutdown; closed when held is 0
 }
 
@@ -326,6 +327,7 @@ func (p *Pool) Close() error {
 		held = append(held, s.closeTenancies()...)
 	}
 	handles := slices.Collect(maps.Keys(p.handles)) // newHandle adds no more
+	p.unwatched.stop()
 	p.mu.Unlock()
 	var panicked any
 	defer raise(&panicked)

@@ -3,6 +3,7 @@ package lockpool
 // This file has tenancies: the grants of a lock to a node of the pool, and the watch on that node.
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -50,26 +51,22 @@ type tenancy struct {
 	turns turns
 	name  string
 	kind  driver.Kind
-	alive context.Context // ends with the tenancy
-	kill  context.CancelFunc
-
-	watcher *time.Timer // see keepWatching; set for the first hold
 
 	// Pool.mu guards the following.
-	holds   []*hold   // that are registered
-	granted time.Time // to the newest holder
-	newest  int       // turn of the newest holder
-	hurried bool      // watchNow was called for a holder
-	closed  bool
-	lost    bool
-	revoked bool
+	holds     []*hold       // that are registered
+	granted   time.Time     // to the newest holder
+	newest    int           // turn of the newest holder
+	begun     bool          // there has been a hold
+	unwatched *list.Element // in Pool.unwatched until keepWatching begins
+	closed    bool
+	lost      bool
+	revoked   bool
 }
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
 	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
-	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: a.span, shared: a.req.shared}
+	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: spanOf(a.span), shared: a.req.shared}
 	t.session, t.queue, t.node, t.data = s, queue, node, data
-	t.alive, t.kill = context.WithCancel(context.Background())
 	if !a.local.alone {
 		t.turns.queue = a.local.queue
 	}
@@ -93,15 +90,15 @@ func (t *tenancy) add(h *hold) {
 	if h.turn >= t.newest {
 		t.newest, t.granted = h.turn, h.life.began
 	}
-	if t.watcher == nil {
-		t.watcher = time.AfterFunc(watchDelay, t.keepWatching)
+	if !t.begun {
+		t.begun = true
+		t.pool.unwatched.add(t)
 		t.pool.local.change(&t.turns, t.turns.begin)
 	}
 	if t.revoked {
 		h.life.revoke()
 	}
-	if !t.hurried && (h.turn > 0 || h.life.revocable) { // turns are short, but the tenancy may be long
-		t.hurried = true
+	if h.turn > 0 || h.life.revocable { // turns are short, but the tenancy may be long
 		t.watchNow()
 	}
 }
@@ -156,10 +153,7 @@ func (t *tenancy) after(left leaving) {
 // close ends the tenancy, but no hold: the node is about to be removed, or lost. close reports
 // whether the lock was idle. The caller holds Pool.mu.
 func (t *tenancy) close() (wasIdle bool) {
-	t.kill()
-	if t.watcher != nil {
-		t.watcher.Stop()
-	}
+	t.pool.unwatched.remove(t)
 	t.unwatch()
 	t.pool.local.change(&t.turns, func() {
 		wasIdle = t.turns.state != inUse
@@ -191,30 +185,97 @@ func (t *tenancy) end() {
 // released sooner, and need no such request.
 const watchDelay = 20 * time.Millisecond
 
-// watchNow makes keepWatching begin now, unless it has begun.
-func (t *tenancy) watchNow() {
-	if t.watcher.Stop() {
-		t.watcher.Reset(0)
+// unwatched are the tenancies held for less than watchDelay, in the order of their grants. They
+// share a timer.
+type unwatched struct {
+	tenancies list.List
+	timer     *time.Timer // nil before the first tenancy
+}
+
+func (u *unwatched) add(t *tenancy) {
+	t.unwatched = u.tenancies.PushBack(t)
+	switch {
+	case u.timer == nil:
+		u.timer = time.AfterFunc(watchDelay, t.pool.watchDue)
+	case u.tenancies.Len() == 1:
+		u.timer.Reset(watchDelay)
 	}
 }
 
-// keepWatching watches the node, which an operator may remove. It is called by the timer
-// and ends with the tenancy.
+// remove reports whether the tenancy was unwatched.
+func (u *unwatched) remove(t *tenancy) bool {
+	if t.unwatched == nil {
+		return false
+	}
+	u.tenancies.Remove(t.unwatched)
+	t.unwatched = nil
+	return true
+}
+
+// stop is called when nothing is added any more.
+func (u *unwatched) stop() {
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// watchDue has the nodes watched of the tenancies that have been held for watchDelay.
+func (p *Pool) watchDue() {
+	if !p.begin() {
+		return
+	}
+	defer p.work.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for first := p.unwatched.tenancies.Front(); first != nil; first = p.unwatched.tenancies.Front() {
+		t := first.Value.(*tenancy)
+		if left := time.Until(t.granted.Add(watchDelay)); left > 0 {
+			p.unwatched.timer.Reset(left)
+			return
+		}
+		t.watchNow()
+	}
+}
+
+// watchNow makes keepWatching begin now, unless it has begun. The caller holds Pool.mu.
+func (t *tenancy) watchNow() {
+	if t.pool.unwatched.remove(t) {
+		go t.keepWatching() // ends when the service has answered, or with the session
+	}
+}
+
+// watchSoon is watchNow.
+func (t *tenancy) watchSoon() {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	t.watchNow()
+}
+
+func (t *tenancy) isClosed() bool {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	return t.closed
+}
+
+// keepWatching watches the node, which an operator may remove.
 func (t *tenancy) keepWatching() {
 	p := t.pool
 	if !p.begin() {
 		return
 	}
 	defer p.work.Done()
-	watch, err := t.watchNode(t.alive)
+	if t.isClosed() {
+		return
+	}
+	watch, err := t.watchNode(context.Background())
 	switch {
-	case t.alive.Err() != nil:
+	case t.isClosed():
 	case err != nil:
 		time.AfterFunc(lookAgainDelay, t.keepWatching)
 	default:
 		t.onFire(watch, func() { // ends at once
 			if watch.Fired() == driver.Unnoticed {
-				p.telemetry.Rescued(t.alive, telemetry.Lock{Name: t.name, Kind: t.kind})
+				p.telemetry.Rescued(context.Background(), telemetry.Lock{Name: t.name, Kind: t.kind})
 			}
 			t.keepWatching()
 		})

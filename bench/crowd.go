@@ -173,6 +173,38 @@ func tenThousandHandles(kind string) (figures []float64) {
 	return append([]float64{float64(lost.Load())}, figures...)
 }
 
+// holdMany holds locks for longer than it takes until their nodes are watched.
+func holdMany(kind string) []float64 {
+	const count = 10_000
+	c := open(kind, &network{}, 1)
+	defer c.close()
+	lock := newLock()
+	w := c.worker(lock)
+	check(w.lock()) // connects
+	check(w.unlock())
+	heap, goroutines := inUse(), runtime.NumGoroutine()
+	workers := make([]worker, count)
+	for i := range workers {
+		workers[i] = c.worker(fmt.Sprintf("%s-%d", lock, i))
+	}
+	all := func(do func(w worker) error) {
+		var done sync.WaitGroup
+		for i := range 64 {
+			done.Go(func() {
+				for ; i < count; i += 64 {
+					check(do(workers[i]))
+				}
+			})
+		}
+		done.Wait()
+	}
+	all(worker.lock)
+	time.Sleep(time.Second)
+	figures := []float64{float64(inUse()-heap) / 1000 / count, float64(runtime.NumGoroutine()-goroutines) / count}
+	all(worker.unlock)
+	return figures
+}
+
 // keepMany has a pool keep locks.
 func keepMany(kind string) []float64 {
 	const count = 100_000

@@ -89,6 +89,10 @@ var scenarios = []scenario{
 	manyOwners(1, "one goroutine"), manyOwners(16, "16 goroutines"),
 	newcomer("newcomer", "a newcomer takes a lock that was free, or kept and unused (floor: a delete), p50, µs", "1.6", 0),
 	newcomer("newcomer-distant", "the same, 1 ms from the server, p50, µs", "free + floor + 1000 µs", time.Millisecond),
+	{"held-10000", peers, []line{
+		{"10,000 held locks of one process: heap with stacks for each, kB", zkLock, false, "1"},
+		{"goroutines for each", "", false, "0"},
+	}, holdMany},
 	{"kept-100000", []string{keeps}, []line{
 		{"100,000 kept locks of one process: heap with stacks for each, kB", "", false, "1"},
 		{"goroutines for each", "", false, "0"},

@@ -195,7 +195,7 @@ func (w *fastpathWalk) step() {
 		})
 	})
 	add(w.watch == nil, func() {
-		set := &watch{Watch: driver.NewWatch()}
+		set := new(watch)
 		w.request(func() {
 			if !w.exists || w.watchedBy != nil {
 				return

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -47,7 +46,7 @@ func (s *session) Follow(ctx context.Context, queue string, head func([]driver.N
 		if complete {
 			return f, nil
 		}
-		f.Watches = append(f.Watches, directory.Watch)
+		f.Watches = append(f.Watches, &directory.Watch)
 		if directory.stat != nil && isPlain(directory.stat) {
 			err = s.readAll(ctx, s.readPlain(dir, func(holder driver.Contender) { f.Contenders = append(f.Contenders, holder) }))
 		}
@@ -63,13 +62,13 @@ func (s *session) followNodes(ctx context.Context, queue string, nodes []driver.
 	}
 	for i, w := range a.watches {
 		switch fired := w.Fired(); {
-		case w.err != nil:
-			return f, false, w.err
+		case w.failure() != nil:
+			return f, false, w.failure()
 		case w.stat == nil, fired != 0 && fired != driver.Changed:
 			return f, false, s.pause(ctx)
 		}
 		f.Contenders = append(f.Contenders, newContender(nodes[i], w.raw, w.stat))
-		f.Watches = append(f.Watches, w.Watch)
+		f.Watches = append(f.Watches, &w.Watch)
 	}
 	return f, true, nil
 }
@@ -117,10 +116,10 @@ func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error
 			s.requests.start(s.listAndWatch(dir, w))
 		}
 		switch {
-		case w == nil || !s.await(ctx, w.armed):
+		case w == nil || !s.awaitAnswer(ctx, w):
 			return nil, s.gaveUp(ctx)
-		case w.err != nil:
-			return nil, w.err
+		case w.failure() != nil:
+			return nil, w.failure()
 		case w.listed != nil:
 			return w, nil
 		}
@@ -140,7 +139,7 @@ func (s *session) directoryWatch(dir string) (w *watch, made bool) {
 		return w, false
 	}
 	defer s.calls.done()
-	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: []string{key}, armed: make(chan struct{})}
+	w = s.newWatch(key)
 	s.watches.byPath[key] = w
 	return w, true
 }
@@ -158,7 +157,7 @@ func (s *session) listAndWatch(dir string, w *watch) *request {
 			stat := q.stat // a copy, because the watch outlives the request
 			listed := newLook(q.children, contendersOf(q.children))
 			w.stat, w.listed = &stat, &listed
-			close(w.armed)
+			w.armed()
 		default:
 			s.noteUnwatchedDirectory(dir, w, q.err)
 		}
@@ -174,7 +173,7 @@ func (s *session) watchCreation(dir string, w *watch) *request {
 		switch {
 		case errors.Is(q.err, zk.ErrNoNode):
 			w.listed = new(look)
-			close(w.armed)
+			w.armed()
 		case q.err == nil: // created in between
 			s.requests.start(s.listAndWatch(dir, w))
 		default:
@@ -186,11 +185,13 @@ func (s *session) watchCreation(dir string, w *watch) *request {
 
 func (s *session) noteUnwatchedDirectory(dir string, w *watch, err error) {
 	s.watches.remove(w)
-	if !isUnsure(err) {
-		w.err = s.explainListError(err, "listing", dir)
+	if isUnsure(err) {
+		err = nil
+	} else {
+		err = s.explainListError(err, "listing", dir)
 	}
 	w.Fire(driver.Interrupted)
-	close(w.armed)
+	w.unarmed(err)
 }
 
 // fireDirectory is called for a server's event about the children of a directory, or its

@@ -5,7 +5,6 @@ package zookeeper
 import (
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -63,9 +62,9 @@ func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 func TestAnOlderWatchDoesNotDisownAPlainNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, zktest.StartBubble(t), Config{})
-		older := &watch{Watch: driver.NewWatch(), began: time.Now(), paths: []string{s.path("a")}, armed: make(chan struct{})}
+		older := s.newWatch(s.path("a"))
 		older.Fire(driver.Missing)
-		close(older.armed)
+		older.unarmed(nil)
 		node := createPlain(t, s, "a")
 		s.watches.byPath[s.path("a")] = older // its goroutine has not removed it yet
 		_, err := s.Watch(t.Context(), "a", node)

@@ -49,7 +49,7 @@ type recheckTarget struct {
 // queue, and others by node.
 func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 	due := map[recheckTarget][]*watch{}
-	for path, w := range s.watches.olderThan(recheckInterval / 2) {
+	for path, w := range s.watches.beganBefore(s.expiry.now() - recheckInterval/2) {
 		if s.fastpaths.uses(path, w) { // the contenders of the queue say more than the watch does
 			continue
 		}
@@ -62,13 +62,13 @@ func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 	return due
 }
 
-// olderThan returns the armed watches older than age, by their first path.
-func (ws *watches) olderThan(age time.Duration) map[string]*watch {
+// beganBefore returns the armed watches that began before the time, by their first path.
+func (ws *watches) beganBefore(latest time.Duration) map[string]*watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	old := map[string]*watch{}
 	for path, w := range ws.byPath {
-		if path == w.paths[0] && w.isArmed() && time.Since(w.began) >= age {
+		if path == w.paths[0] && w.isArmed() && w.began <= latest {
 			old[path] = w
 		}
 	}

@@ -25,29 +25,59 @@ type watches struct {
 // watch is one watch at the server, on all nodes of one contender, or on the children of a
 // directory (follow.go).
 type watch struct {
-	*driver.Watch
-	began  time.Time
+	driver.Watch
+	began  time.Duration // by expiry.now
 	paths  []string
-	raw    []byte        // the data of the first node, set before armed is closed
-	stat   *zk.Stat      // likewise; nil for a missing directory
-	listed *look         // of a directory, likewise; nil if the listing failed
-	reads  []*request    // by path, until they have been answered
-	unread atomic.Int32  // how many of them have not been answered
-	armed  chan struct{} // closed when the server has answered; then err is set
-	err    error
+	raw    []byte                 // the data of the first node
+	stat   *zk.Stat               // likewise; nil for a missing directory
+	listed *look                  // of a directory; nil if the listing failed
+	arming atomic.Pointer[arming] // nil when the server watches; then the fields above are set
 
 	own     bool // the node is of this session; used only by the reading goroutine
 	leaving bool // the session removes the node; guarded by watches.mu
 }
 
-// isArmed reports whether the server has agreed to watch.
-func (w *watch) isArmed() bool {
-	select {
-	case <-w.armed:
-		return w.err == nil
-	default:
-		return false
+// arming is what a watch has until the server watches.
+type arming struct {
+	reads  []*request    // by path
+	unread atomic.Int32  // how many of them have not been answered
+	done   chan struct{} // closed when the server has answered; then err is set
+	err    error
+}
+
+// newWatch returns a watch to be armed.
+func (s *session) newWatch(paths ...string) *watch {
+	w := &watch{began: s.expiry.now(), paths: paths}
+	w.arming.Store(&arming{done: make(chan struct{})})
+	return w
+}
+
+// armed is called when the server watches.
+func (w *watch) armed() { close(w.arming.Swap(nil).done) }
+
+// unarmed is called when the server does not watch; err is for the waiters.
+func (w *watch) unarmed(err error) {
+	a := w.arming.Load()
+	a.err = err
+	close(a.done)
+}
+
+// isArmed reports whether the server watches, or has watched.
+func (w *watch) isArmed() bool { return w.arming.Load() == nil }
+
+// awaitAnswer waits until the server has answered. It reports false if ctx or the session
+// has ended before.
+func (s *session) awaitAnswer(ctx context.Context, w *watch) bool {
+	a := w.arming.Load()
+	return a == nil || s.await(ctx, a.done)
+}
+
+// failure returns why the server does not watch, after awaitAnswer.
+func (w *watch) failure() error {
+	if a := w.arming.Load(); a != nil {
+		return a.err
 	}
+	return nil
 }
 
 // isLate reports whether the node was gone before the watch.
@@ -158,11 +188,11 @@ func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	}
 	watches := make([]*driver.Watch, len(nodes))
 	for i, w := range a.watches {
-		if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
+		if watches[i] = &w.Watch; nodes[i].Kind == driver.Plain {
 			watches[i] = s.plainWatch(w, nodes[i], !a.made[i])
 		}
-		if w.err != nil {
-			return nil, w.err
+		if err := w.failure(); err != nil {
+			return nil, err
 		}
 	}
 	late := waits && a.watches[0].isLate()
@@ -212,7 +242,7 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 	var requests []*request
 	for i, node := range nodes {
 		if a.watches[i], a.made[i] = s.watch(s.paths(queue, node)...); a.made[i] {
-			requests = append(requests, a.watches[i].reads...)
+			requests = append(requests, a.watches[i].arming.Load().reads...)
 		}
 	}
 	if list {
@@ -223,7 +253,7 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 	}
 	s.requests.start(requests...)
 	for _, w := range a.watches {
-		if w == nil || !s.await(ctx, w.armed) {
+		if w == nil || !s.awaitAnswer(ctx, w) {
 			return a, s.gaveUp(ctx)
 		}
 	}
@@ -248,8 +278,9 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 		return nil, false
 	}
 	defer s.calls.done()
-	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
-	w.unread.Store(int32(len(paths)))
+	w = s.newWatch(paths...)
+	a := w.arming.Load()
+	a.unread.Store(int32(len(paths)))
 	noted := func(q *request) { s.noteRead(w, q) }
 	for _, path := range paths {
 		if old := s.watches.byPath[path]; old != nil {
@@ -259,7 +290,7 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 		s.watches.byPath[path] = w
 		q := getRequest(path, true)
 		q.noted = noted
-		w.reads = append(w.reads, q)
+		a.reads = append(a.reads, q)
 	}
 	return w, true
 }
@@ -273,10 +304,11 @@ func (s *session) noteRead(w *watch, q *request) {
 	if q.err == nil && q.stat.EphemeralOwner == s.id() {
 		w.own = true
 	}
-	if w.unread.Add(-1) > 0 {
+	a := w.arming.Load()
+	if a.unread.Add(-1) > 0 {
 		return
 	}
-	for i, q := range w.reads {
+	for i, q := range a.reads {
 		if q.err != nil {
 			s.noteUnwatched(w, q)
 			return
@@ -288,8 +320,7 @@ func (s *session) noteRead(w *watch, q *request) {
 			_, w.Revoked = cutRevocation(q.data)
 		}
 	}
-	w.reads = nil
-	close(w.armed)
+	w.armed()
 }
 
 // noteUnwatched is noteRead for a failed read.
@@ -298,12 +329,13 @@ func (s *session) noteUnwatched(w *watch, q *request) {
 	switch {
 	case isUnsure(q.err): // the waiters ask again
 		w.Fire(driver.Interrupted)
+		w.unarmed(nil)
 	case errors.Is(q.err, zk.ErrNoNode):
 		w.Fire(driver.Missing)
+		w.unarmed(nil)
 	default:
-		w.err = explainError(q.err, "watching", "READ", w.paths[0])
+		w.unarmed(explainError(q.err, "watching", "READ", w.paths[0]))
 	}
-	close(w.armed)
 }
 
 // plainWatch returns the watch on the node of a plain lock; another holder's node may have
@@ -311,22 +343,22 @@ func (s *session) noteUnwatched(w *watch, q *request) {
 func (s *session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
 	path := w.paths[0]
 	matches := w.stat != nil && s.matchesPlain(path, node, w.raw, w.stat)
-	fired := w.Fired()
+	fired, failed := w.Fired(), w.failure() != nil
 	switch {
-	case fired == 0 && w.err == nil && matches:
-		return w.Watch
+	case fired == 0 && !failed && matches:
+		return &w.Watch
 	case fired == driver.Interrupted, fired == driver.Changed:
-		return w.Watch
-	case w.err != nil:
+		return &w.Watch
+	case failed:
 		s.plainNodes.markUncertain(path, node)
-		return w.Watch
+		return &w.Watch
 	case shared && fired != 0 && !matches:
 		// The node watched by w is gone; node may be a later one.
 		return firedWatch(driver.Interrupted)
 	}
 	s.plainNodes.forget(path, node)
 	if fired != 0 {
-		return w.Watch
+		return &w.Watch
 	}
 	return firedWatch(driver.Missing)
 }
