@@ -175,7 +175,13 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		}
 	}
 	take, queue := a.req.recipe(claim)
+	if at.node == (driver.Node{}) {
+		a.joining, a.joinBegan = s, time.Now()
+	}
 	node, err := take(within)
+	if err == nil {
+		a.noteJoined()
+	}
 	err = nested.explain(ctx, err)
 	if nested != nil && err == nil {
 		nested.tried = false // the age ends with the grant
@@ -270,6 +276,9 @@ type acquisition struct {
 	local    localWaiter // the place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
 	asked    int64       // order number of the first node; 0 if unknown
+
+	joining   *session // where the node is being created; nil if that is over
+	joinBegan time.Time
 }
 
 // hasAsked records the order number of a node, or 0, and returns the smallest so far.
@@ -331,9 +340,18 @@ func (a *acquisition) waits(report func()) {
 
 // Queued implements recipe.Observer.
 func (a *acquisition) Queued(self driver.Node, place, length int) {
+	a.noteJoined()
 	a.progress.queued(self.Name)
 	a.nested.joined(self)
 	a.Acquisition.Queued(self, place, length)
+}
+
+// noteJoined tells the session that the node has been created.
+func (a *acquisition) noteJoined() {
+	if a.joining != nil {
+		a.joining.noteJoined(time.Since(a.joinBegan))
+		a.joining = nil
+	}
 }
 
 // Requeued reports why the acquisition queues again.

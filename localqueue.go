@@ -15,8 +15,12 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// localTime is how long after the grant a tenancy gives out turns.
-const localTime = 100 * time.Millisecond
+const (
+	// localTime is how long after the grant a tenancy gives out turns at most.
+	localTime = 100 * time.Millisecond
+	// leastShare is how long a tenancy gives out turns at least.
+	leastShare = 5 * time.Millisecond
+)
 
 // localQueues are the queues of a pool. Their mutex guards the queues, the waiters and the
 // turns; only methods of localQueues call methods of the three.
@@ -88,12 +92,14 @@ type turns struct {
 	last    int                // turn of the newest holder
 	holders int                // present holders, some of them at rest
 	holder  *trace.SpanContext // of the newest holder's request; nil if invalid
-	until   time.Time
-	expiry  *time.Timer // at until, if there are waiters
-	shared  bool        // readers have the lock
-	stopped bool        // there are no more turns
-	frozen  bool        // there is no turn while a downgrade is under way, or after it has failed
-	ended   bool        // the tenancy is over
+	granted time.Time
+	share   time.Duration // after which the waiters of other processes have the lock
+	expiry  *time.Timer   // of the share, if there are waiters
+	over    bool          // the share is, and another process waits
+	shared  bool          // readers have the lock
+	stopped bool          // there are no more turns
+	frozen  bool          // there is no turn while a downgrade is under way, or after it has failed
+	ended   bool          // the tenancy is over
 
 	all *localQueues
 	idle
@@ -241,7 +247,7 @@ func (t *turns) hasOne(shared bool) bool {
 // hasOneFor reports whether there is a turn for a waiter. As long as no other process waits,
 // which only a watched queue tells, there is no limit of time.
 func (t *turns) hasOneFor(w *localWaiter) bool {
-	return t.hasOne(w.shared) && (t.isAlone() || time.Now().Before(t.until))
+	return t.hasOne(w.shared) && (t.isAlone() || !t.over && time.Since(t.granted) < localTime)
 }
 
 // awaitExpiry makes the first waiter queue at the service when the time of the tenancy is
@@ -250,8 +256,35 @@ func (t *turns) hasOneFor(w *localWaiter) bool {
 func (t *turns) awaitExpiry() {
 	if t.expiry == nil {
 		ls := t.all
-		t.expiry = time.AfterFunc(time.Until(t.until), func() { ls.change(t, func() {}) })
+		t.expiry = time.AfterFunc(time.Until(t.granted.Add(t.share)), func() { ls.endShare(t) })
 	}
+}
+
+// endShare ends the turns if another process waits, and otherwise begins another share. The
+// turns go on while the service is asked.
+func (ls *localQueues) endShare(t *turns) {
+	latest, look := t.granted.Add(localTime), false
+	ls.change(t, func() {
+		switch {
+		case !t.isCurrent(), t.queue.delegate != nil, t.isAlone():
+		case t.queue.waiters.Len() == 0:
+			t.expiry = nil // the next waiter needs another
+		default:
+			look = time.Now().Before(latest)
+		}
+	})
+	if !look {
+		return
+	}
+	another := t.tenancy.anotherWaits(latest)
+	ls.change(t, func() {
+		switch {
+		case another:
+			t.over = true
+		case !t.ended:
+			t.expiry.Reset(min(t.share, time.Until(latest)))
+		}
+	})
 }
 
 func (t *turns) stopExpiry() {
@@ -280,7 +313,7 @@ func (t *turns) begin() {
 		if q.turns != nil {
 			q.turns.stopExpiry() // of readers with no turn left, or of a tenancy whose loss is not known yet
 		}
-		q.turns, q.delegate, t.until = t, nil, time.Now().Add(localTime)
+		q.turns, q.delegate, t.granted = t, nil, time.Now()
 	}
 }
 

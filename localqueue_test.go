@@ -39,7 +39,7 @@ func (q *queueTest) writer() *localWaiter { return q.join(false) }
 // grant grants the lock to a delegate, which has the first turn.
 func (q *queueTest) grant(w *localWaiter) *turns {
 	require.Same(q, w, w.queue.delegate)
-	t := &turns{queue: w.queue, all: &q.localQueues, tenancy: &tenancy{name: "a"}, retired: new(atomic.Bool), holders: 1, shared: w.shared}
+	t := &turns{queue: w.queue, all: &q.localQueues, tenancy: &tenancy{name: "a"}, retired: new(atomic.Bool), holders: 1, shared: w.shared, share: localTime}
 	q.change(t, t.begin)
 	return t
 }

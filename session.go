@@ -26,6 +26,8 @@ type session struct {
 
 	alarms alarms // of holders who want to know when the lease runs out
 
+	joining atomic.Int64 // how long it has taken recently to create a node, in nanoseconds
+
 	retired atomic.Bool // takes no more slots
 	closed  atomic.Bool // by the pool, not by the service
 }
@@ -64,6 +66,20 @@ func (s *session) closeTenancies() (holds []*hold) {
 		}
 	}
 	return holds
+}
+
+// noteJoined records how long it has taken to create a node.
+func (s *session) noteJoined(took time.Duration) {
+	if before := s.joining.Load(); before > 0 {
+		took = (3*time.Duration(before) + took) / 4
+	}
+	s.joining.Store(int64(took))
+}
+
+// share is how long a tenancy may have the lock while another process waits: ten times what an
+// acquisition costs, which is two writes.
+func (s *session) share() time.Duration {
+	return min(max(20*time.Duration(s.joining.Load()), leastShare), localTime)
 }
 
 // areNeighbors reports whether no other client has joined a queue between two nodes, as far

@@ -65,7 +65,7 @@ type tenancy struct {
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
 	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
-	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: spanOf(a.span), shared: a.req.shared}
+	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: spanOf(a.span), shared: a.req.shared, share: s.share()}
 	t.session, t.queue, t.node, t.data = s, queue, node, data
 	if !a.local.alone {
 		t.turns.queue = a.local.queue
@@ -101,6 +101,19 @@ func (t *tenancy) add(h *hold) {
 	if h.turn > 0 || h.life.revocable { // turns are short, but the tenancy may be long
 		t.watchNow()
 	}
+}
+
+// anotherWaits reports whether a contender of another process may wait, and asks the service
+// until the given time.
+func (t *tenancy) anotherWaits(until time.Time) bool {
+	if !t.pool.begin() {
+		return true
+	}
+	defer t.pool.work.Done()
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	nodes, err := t.session.List(ctx, t.queue)
+	return err != nil || !t.isFree(nodes)
 }
 
 // A leaving is what becomes of the lock when a hold of it has ended.

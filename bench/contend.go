@@ -24,7 +24,8 @@ type hold struct {
 // contest is what processes contend for.
 type contest struct {
 	clients    []string // one for each process
-	goroutines int      // of each process; zk.Lock has one beside the others
+	goroutines int      // of each process; zk.Lock has one beside the others, and so has a loner
+	loner      bool     // the last process
 	work       time.Duration
 	delay      time.Duration // of the network, in each direction
 	owned      int           // locks that each process owns; 0 if all contend for one lock
@@ -39,7 +40,7 @@ func contend(c contest) []hold {
 	lock := newLock()
 	for i, client := range c.clients {
 		goroutines := c.goroutines
-		if client != c.clients[0] {
+		if client != c.clients[0] || c.loner && i == len(c.clients)-1 {
 			goroutines = 1
 		}
 		cmd := exec.Command(must(os.Executable()), "-child", client, "-zookeeper", *server, "-path", lock,

@@ -57,6 +57,10 @@ var scenarios = []scenario{
 	{"fifth-process", []string{ours}, []line{
 		{"and a fifth process, with one goroutine and `zk.Lock`: its turns for each tenancy of another process", "", true, "1"},
 	}, fifthProcess},
+	{"loner", peers, []line{
+		{"a process of one goroutine beside one of 4, each holds the lock for 1 ms: its wait, p50, ms", zkLock, false, "2"},
+		{"turns/s of the 4", zkLock, true, ""},
+	}, loner},
 	{"drain", turns, []line{
 		{"1000 waiters of one session: time until all have had the lock, ms", zkLock, false, "off: 0.5"},
 		{"requests for each", zkLock, false, "off: 1"},
@@ -212,6 +216,24 @@ func fifthProcess(client string) []float64 {
 		}
 	}
 	return []float64{float64(turns) * others / float64(tenancies)}
+}
+
+// loner has one goroutine contend with a crowd.
+func loner(client string) []float64 {
+	var waits []time.Duration
+	turns, unlocked := 0, int64(0)
+	for _, h := range contend(contest{clients: []string{client, client}, goroutines: 4, work: time.Millisecond, loner: true}) {
+		switch {
+		case h.Process == 0:
+			turns++
+		default:
+			if unlocked != 0 {
+				waits = append(waits, time.Duration(h.Granted-unlocked))
+			}
+			unlocked = h.Unlocked
+		}
+	}
+	return []float64{micros(middle(waits)) / 1000, float64(turns) / duration.Seconds()}
 }
 
 // drained is the cost of emptying a queue of waiters, each unlocking as soon as granted the
