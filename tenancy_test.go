@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,23 +128,24 @@ func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
 // A tenancy lasts 100 ms, but a share of it while another process waits.
 func TestCrowdLeavesTheLockToOthers(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
-		p, loner, turns := b.Pool(), b.Pool(), 0
+		p, loner := b.Pool(), b.Pool()
+		var turns atomic.Int64
 		ctx, stop := context.WithCancel(b.Ctx)
 		var crowd sync.WaitGroup
 		for range 4 {
 			crowd.Go(func() {
 				for ctx.Err() == nil {
 					l := b.Lock(p, "a")
-					turns++
+					turns.Add(1)
 					time.Sleep(time.Millisecond)
 					b.Unlock(l)
 				}
 			})
 		}
 		time.Sleep(time.Second)
-		tenancies := turns - int(p.Stats().LocalTurns)
-		require.Greater(t, turns, 900)
-		require.LessOrEqual(t, tenancies, 11)
+		tenancies := turns.Load() - p.Stats().LocalTurns
+		require.Greater(t, turns.Load(), int64(900))
+		require.LessOrEqual(t, tenancies, int64(11))
 		for range 10 {
 			began := time.Now()
 			b.Unlock(b.Lock(loner, "a"))
