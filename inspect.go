@@ -66,8 +66,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
 			found, foreign, err := inspect(ctx, s, name)
-			local, behind := p.localWaiters(name)
-			q = Queue{Foreign: foreign, Contenders: describe(found, p.turnsOf(name), local, behind)}
+			q = Queue{Foreign: foreign, Contenders: describe(found, p.localWaiters(name), p.turnsOf(name))}
 			return err
 		})
 	}
@@ -76,9 +75,14 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 }
 
 // describe describes contenders, some of them the pool's, and inserts the waiters in memory
-// after the node behind, without the waiter that is among the contenders.
-func describe(found []*waitgraph.Contender, held map[string]newestTurn, local []Contender, behind string) (described []Contender) {
-	if len(local) > 0 && slices.ContainsFunc(found, func(c *waitgraph.Contender) bool { return c.Name == local[0].Node }) {
+// without the one that is among the contenders.
+func describe(found []*waitgraph.Contender, in inMemory, held map[string]newestTurn) (described []Contender) {
+	local := in.waiters
+	isFirst := func(c *waitgraph.Contender) bool {
+		_, holds := held[c.Name]
+		return c.Name == local[0].Node || in.joining != "" && c.Session == in.joining && !holds
+	}
+	if len(local) > 0 && slices.ContainsFunc(found, isFirst) {
 		local = local[1:]
 	}
 	for _, c := range found {
@@ -93,7 +97,7 @@ func describe(found []*waitgraph.Contender, held map[string]newestTurn, local []
 			}
 		}
 		described = append(described, told)
-		if c.Name == behind {
+		if c.Name == in.behind {
 			described = append(described, local...)
 			local = nil
 		}

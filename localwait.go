@@ -118,13 +118,19 @@ func (p *Pool) localName(id int64) string {
 	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, id)
 }
 
-// localWaiters returns the waiters for the lock in memory, and the node that they wait behind.
-// The first is a delegate that was one of them: the node may be too new for the caller, or not
-// be there yet.
-func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
+// inMemory is the waiters for a lock in memory. The first is a delegate that was one of them:
+// the node may be too new for the caller, or not be known yet.
+type inMemory struct {
+	waiters []Contender
+	behind  string // the node that they wait behind
+	joining string // the session of a delegate whose node is not known
+}
+
+// localWaiters returns the waiters for the lock in memory.
+func (p *Pool) localWaiters(name string) (in inMemory) {
 	found, t, delegate := p.local.find(name)
 	if t != nil {
-		behind = t.nodeNow().Name
+		in.behind = t.nodeNow().Name
 	}
 	add := func(w localWaiter, node string) {
 		kind := driver.Exclusive
@@ -132,21 +138,24 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 			kind = driver.Shared
 		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
-		waiters = append(waiters, Contender{
+		in.waiters = append(in.waiters, Contender{
 			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
 		})
 	}
 	if delegate != nil {
-		node := delegate.progress.now().node
-		behind = cmp.Or(node, behind)
+		at := delegate.progress.now()
+		in.behind = cmp.Or(at.node, in.behind)
 		if delegate.hasWaited {
-			add(*delegate, node)
+			add(*delegate, at.node)
+			if at.node == "" && at.session != nil {
+				in.joining = at.session.Info().ID
+			}
 		}
 	}
 	for _, w := range found {
 		add(w, "")
 	}
-	return waiters, behind
+	return in
 }
 
 // revokeLocally revokes the waiters without a node that have one of the names.

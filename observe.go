@@ -181,7 +181,7 @@ func (o *observer) pause(ctx context.Context, d time.Duration) {
 // describe describes contenders. What they said about themselves when they were first
 // seen is kept: a request to give up the lock overwrites what another client's node says.
 func (o *observer) describe(found []*waitgraph.Contender) []Contender {
-	described := describe(found, o.pool.turnsOf(o.name), nil, "")
+	described := describe(found, inMemory{}, o.pool.turnsOf(o.name))
 	for i := range described {
 		c := &described[i]
 		for _, known := range o.last {

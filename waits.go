@@ -110,8 +110,7 @@ type lockRead struct {
 	name    string
 	queues  []waitgraph.Queue // nil without the right to read
 	foreign []string
-	local   []Contender // waiters in memory, behind the node
-	behind  string
+	local   inMemory
 }
 
 // readLock reads a lock.
@@ -131,7 +130,7 @@ func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRea
 		return l, err
 	}
 	l.queues, l.foreign = queues, foreignOf(others)
-	l.local, l.behind = p.localWaiters(name)
+	l.local = p.localWaiters(name)
 	return l, nil
 }
 
@@ -149,7 +148,7 @@ func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
 	g, all := WaitGraph{}, []*shown(nil)
 	byNode := map[*waitgraph.Contender]*shown{}
 	for _, l := range locks {
-		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], p.turnsOf(l.name), l.local, l.behind)}
+		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], l.local, p.turnsOf(l.name))}
 		switch {
 		case l.queues == nil:
 			g.Unread = append(g.Unread, l.name)
