@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -315,9 +316,12 @@ func (b *Bench) AwaitWaiting(p *lockpool.Pool, n int) {
 	b.Until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
 }
 
-// Until waits until a condition holds.
+// Until waits until a condition holds. In a bubble what happens without time happens first.
 func (b *Bench) Until(condition func() bool, what string, args ...any) {
 	b.Helper()
+	if inBubble() {
+		synctest.Wait()
+	}
 	for deadline := time.Now().Add(Patience); !condition(); {
 		if time.Now().After(deadline) {
 			require.FailNowf(b, "the condition was never met", what, args...)

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func runFor(t *testing.T, virtual time.Duration, change func(*options)) (sum *total, out, last string) {
 	o := options{
 		mix: mix{Pools: 5, Interval: time.Minute}, Years: float64(virtual) / float64(year),
-		Seed: 1, Bubble: -1, Parallel: 2, Out: t.TempDir(), Limit: 2 * time.Minute, Shrink: 15,
+		Seed: 1, Bubble: -1, Parallel: 2, Out: t.TempDir(), Limit: 10 * time.Minute, Shrink: 15,
 	}
 	change(&o)
 	var b strings.Builder

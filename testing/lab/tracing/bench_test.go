@@ -34,10 +34,14 @@ type bench struct {
 	waits []*waitSpan // in the order of their beginning
 }
 
-func newBench(t testing.TB) *bench { return newBenchOn(t, locktest.Shared()) }
+func newBench(t testing.TB) *bench { return newBenchWith(locktest.New(t)) }
 
 func newBenchOn(t testing.TB, server locktest.Server) *bench {
-	b := &bench{Bench: locktest.NewOn(t, server), recorder: tracetest.NewSpanRecorder()}
+	return newBenchWith(locktest.NewOn(t, server))
+}
+
+func newBenchWith(on *locktest.Bench) *bench {
+	b := &bench{Bench: on, recorder: tracetest.NewSpanRecorder()}
 	b.provider = b.newProvider(sdktrace.WithSpanProcessor(b.recorder))
 	return b
 }
@@ -50,9 +54,14 @@ func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.Tra
 	return p
 }
 
-// open returns a pool, closed at the end of the test. params are appended to the connect
-// string. The handles queue at the server, unless the options say otherwise.
-func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
+// open returns a pool, closed at the end of the test. The handles queue at the server, unless
+// the options say otherwise.
+func (b *bench) open(opts ...lockpool.Option) *lockpool.Pool {
+	return b.PoolWithTimeout(8*time.Second, append([]lockpool.Option{lockpool.WithLocalTurns(0)}, opts...)...)
+}
+
+// openWith is open with params appended to the connect string.
+func (b *bench) openWith(params string, opts ...lockpool.Option) *lockpool.Pool {
 	opts = append([]lockpool.Option{lockpool.WithLocalTurns(0)}, opts...)
 	p, err := lockpool.Open("zookeeper", b.server().Addr()+b.Chroot+"?session_timeout=8s"+params, opts...)
 	require.NoError(b, err)
@@ -66,14 +75,14 @@ var keeping = []lockpool.Option{lockpool.WithLocalTurns(1000), lockpool.WithKept
 // pool returns a pool with a session whose spans are recorded.
 func (b *bench) pool(opts ...lockpool.Option) *lockpool.Pool {
 	b.Helper()
-	p := b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(observer{b.provider, b})}, opts...)...)
+	p := b.open(append([]lockpool.Option{lockpool.WithTracerProvider(observer{b.provider, b})}, opts...)...)
 	require.NoError(b, p.Ping(b.Ctx))
 	return p
 }
 
 // silentPool returns a pool without spans.
 func (b *bench) silentPool() *lockpool.Pool {
-	return b.open("", lockpool.WithTracerProvider(noop.NewTracerProvider()))
+	return b.open(lockpool.WithTracerProvider(noop.NewTracerProvider()))
 }
 
 // peer is another application: a pool whose spans are recorded apart.
@@ -85,7 +94,7 @@ type peer struct {
 func (b *bench) peer(opts ...lockpool.Option) *peer {
 	recorder := tracetest.NewSpanRecorder()
 	provider := b.newProvider(sdktrace.WithSpanProcessor(recorder))
-	return &peer{b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(provider)}, opts...)...), recorder}
+	return &peer{b.open(append([]lockpool.Option{lockpool.WithTracerProvider(provider)}, opts...)...), recorder}
 }
 
 // acquisitions returns the spans of the peer's acquisitions, in their order.

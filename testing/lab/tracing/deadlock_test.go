@@ -248,13 +248,13 @@ func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
 			var p *lockpool.Pool
 			switch c.name {
 			case "the victim has no provider":
-				p = b.open("", opts...)
+				p = b.open(opts...)
 			default:
 				p = b.pool(opts...)
 			}
 			other := b.peer(theirs...)
 			if c.name == "the other has no provider" {
-				other.Pool = b.open("", theirs...)
+				other.Pool = b.open(theirs...)
 			}
 			closing := b.closing(plays.Exclusively, p, other.Pool)
 			deadlock := requireDeadlock(t, plays.Exclusively(b.Ctx, closing.victim, "a"), 2)
@@ -313,8 +313,8 @@ func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	log := new(logBuffer)
 	const secret = "&digest=shop:sesame"
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("shop:sesame")))
-	p := b.open(secret, soon, log.tracing(), lockpool.WithOwner("orders"), lockpool.WithTracerProvider(b.provider))
-	c := b.closing(plays.Exclusively, p, b.open(secret, soon, lockpool.WithOwner("billing")))
+	p := b.openWith(secret, soon, log.tracing(), lockpool.WithOwner("orders"), lockpool.WithTracerProvider(b.provider))
+	c := b.closing(plays.Exclusively, p, b.openWith(secret, soon, lockpool.WithOwner("billing")))
 	requireDeadlock(t, plays.Exclusively(b.Ctx, c.victim, "a"), 2)
 	line := log.lines(t)[0]
 	acquisitions := b.named(acquireName)

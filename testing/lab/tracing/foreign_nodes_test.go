@@ -165,7 +165,7 @@ func TestUnprintableNodeNamesAreQuoted(t *testing.T) {
 func TestNodeLargerThanTheMaximumReplyIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p := b.open("&max_packet=4096", lockpool.WithTracerProvider(observer{b.provider, b}))
+	p := b.openWith("&max_packet=4096", lockpool.WithTracerProvider(observer{b.provider, b}))
 	require.NoError(t, p.Ping(b.Ctx))
 	for _, size := range []int{4000, 4008, 4009, 5000, 100_000} { // a reply has 88 bytes beside the data
 		node, remove := b.createForeign(p, curatorNode, make([]byte, size), 0)

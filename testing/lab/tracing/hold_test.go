@@ -165,7 +165,7 @@ func TestGrantDuringCloseIsNoHold(t *testing.T) {
 	var p *lockpool.Pool
 	closed := make(chan error, 1)
 	m := b.newMeter()
-	p = b.open("", lockpool.WithHoldSpans(), lockpool.WithMeterProvider(m), lockpool.WithTracerProvider(interceptor{b.provider, func(span string) {
+	p = b.open(lockpool.WithHoldSpans(), lockpool.WithMeterProvider(m), lockpool.WithTracerProvider(interceptor{b.provider, func(span string) {
 		if span != holdName {
 			return
 		}

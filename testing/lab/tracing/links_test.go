@@ -66,7 +66,7 @@ func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 func TestSpanOfAWaitForAKeptLock(t *testing.T) {
 	t.Parallel()
 	b := newBenchOn(t, zktest.Start(t))
-	owner, traced, keeper := b.open("", keeping...), b.pool(), b.pool(keeping...)
+	owner, traced, keeper := b.open(keeping...), b.pool(), b.pool(keeping...)
 	for i, c := range []struct {
 		p        *lockpool.Pool
 		used     bool

@@ -11,12 +11,15 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // Every turn has separate spans. A waiter in memory is linked to the very requests in the
-// way, and a waiter of another process to the request that queued for all of them.
-func TestSpansOfLocalTurns(t *testing.T) {
-	t.Parallel()
+// way, and a waiter of another process to the request that queued for all of them. (On a busy
+// machine, the time for local turns would be over first.)
+func TestSpansOfLocalTurns(t *testing.T) { locktest.Bubble(t, spansOfLocalTurns) }
+
+func spansOfLocalTurns(t *testing.T) {
 	b := newBench(t)
 	p, m := b.metered(lockpool.WithLocalTurns(1000), lockpool.WithHoldSpans())
 	others := b.peer()

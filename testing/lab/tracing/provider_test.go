@@ -21,9 +21,9 @@ import (
 func TestNilTracerProviderIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithTracerProvider(nil)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open(lockpool.WithTracerProvider(nil)), "a"))
 	require.Empty(t, b.recorder.Started())
-	p := b.open("", lockpool.WithTracerProvider(b.provider), lockpool.WithTracerProvider(nil))
+	p := b.open(lockpool.WithTracerProvider(b.provider), lockpool.WithTracerProvider(nil))
 	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.Len(t, b.named(acquireName), 1)
 }
@@ -31,14 +31,14 @@ func TestNilTracerProviderIsIgnored(t *testing.T) {
 // Not parallel: the test changes the global provider.
 func TestGlobalTracerProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
-	b.Unlock(b.lock(b.Ctx, b.open(""), "a")) // without any provider
+	b.Unlock(b.lock(b.Ctx, b.open(), "a")) // without any provider
 	defer otel.SetTracerProvider(otel.GetTracerProvider())
 	otel.SetTracerProvider(b.provider)
-	p := b.open("")
+	p := b.open()
 	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.Len(t, b.named(acquireName), 1)
 	other := newBench(t)
-	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithTracerProvider(other.provider)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open(lockpool.WithTracerProvider(other.provider)), "a"))
 	require.Len(t, b.named(acquireName), 1, "the option prevails")
 	require.Len(t, other.named(acquireName), 1)
 }
@@ -105,7 +105,7 @@ func TestLockingDoesNotDependOnTheTracerProvider(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			tp, used := provider(b)
-			b.exerciseLocking(b.open("", lockpool.WithTracerProvider(tp)))
+			b.exerciseLocking(b.open(lockpool.WithTracerProvider(tp)))
 			require.True(t, used(), "the provider was not used as expected")
 		})
 	}

@@ -306,7 +306,7 @@ func TestSpansContainNoSecrets(t *testing.T) {
 	b := newBench(t)
 	b.Restrict("/forbidden")
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("user:s3cret")))
-	p := b.open("&digest=user:s3cret", lockpool.WithTracerProvider(b.provider))
+	p := b.openWith("&digest=user:s3cret", lockpool.WithTracerProvider(b.provider))
 	l := b.lock(b.Ctx, p, "a")
 	_, err := p.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)

@@ -20,7 +20,7 @@ import (
 func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p := b.open("", lockpool.WithMeterProvider(b.newMeter()),
+	p := b.open(lockpool.WithMeterProvider(b.newMeter()),
 		lockpool.WithMetricName(func(name string) string { return strings.Split(name, "/")[1] })) // panics: there is no such part
 	b.Unlock(b.lock(b.Ctx, p, "a"))
 	l, err := b.silentPool().TryLock(b.Ctx, "a")
@@ -33,7 +33,7 @@ func TestKeptLockIsLostDuringTheCall(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var during atomic.Pointer[func()]
-	p := b.open("", lockpool.WithLocalTurns(1000), lockpool.WithKeptLocks(0, time.Hour), lockpool.WithMeterProvider(b.newMeter()), lockpool.WithMetricName(func(name string) string {
+	p := b.open(lockpool.WithLocalTurns(1000), lockpool.WithKeptLocks(0, time.Hour), lockpool.WithMeterProvider(b.newMeter()), lockpool.WithMetricName(func(name string) string {
 		if f := during.Swap(nil); f != nil {
 			(*f)()
 		}
@@ -75,7 +75,7 @@ func TestCloseWaitsForARunningHandler(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	h := newBlockingHandler()
-	p := b.open("", lockpool.WithLongWait(time.Millisecond), lockpool.WithLogger(slog.New(h)))
+	p := b.open(lockpool.WithLongWait(time.Millisecond), lockpool.WithLogger(slog.New(h)))
 	b.lock(b.Ctx, p, "a")
 	b.start(b.Ctx, p, "a")
 	<-h.in
@@ -96,7 +96,7 @@ func TestSlowHandlerDoesNotDelayTheReleaseOfALostLock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	h := newBlockingHandler()
-	p := b.open("", lockpool.WithLogger(slog.New(h)))
+	p := b.open(lockpool.WithLogger(slog.New(h)))
 	l := b.lock(b.Ctx, p, "a")
 	_, err := b.Admin.SetACL(b.Chroot+"/a/"+b.Children("a")[0], zk.WorldACL(zk.PermWrite|zk.PermDelete|zk.PermAdmin|zk.PermCreate), -1)
 	require.NoError(t, err)
