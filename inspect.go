@@ -65,8 +65,9 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	err := p.checkName(name)
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
+			before := p.turnsOf(name)
 			found, foreign, err := inspect(ctx, s, name)
-			q = Queue{Foreign: foreign, Contenders: describe(found, p.localWaiters(name), p.turnsOf(name))}
+			q = Queue{Foreign: foreign, Contenders: describe(found, p.localWaiters(name, before), p.turnsOf(name))}
 			return err
 		})
 	}
@@ -79,8 +80,8 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 func describe(found []*waitgraph.Contender, in inMemory, held map[string]newestTurn) (described []Contender) {
 	local := in.waiters
 	isFirst := func(c *waitgraph.Contender) bool {
-		_, holds := held[c.Name]
-		return c.Name == local[0].Node || in.joining != "" && c.Session == in.joining && !holds
+		_, held := in.held[c.Name]
+		return c.Name == local[0].Node || in.joining != "" && c.Session == in.joining && c.Record.Local && !held
 	}
 	if len(local) > 0 && slices.ContainsFunc(found, isFirst) {
 		local = local[1:]

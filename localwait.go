@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
@@ -124,10 +125,15 @@ type inMemory struct {
 	waiters []Contender
 	behind  string // the node that they wait behind
 	joining string // the session of a delegate whose node is not known
+
+	held map[string]newestTurn // nodes of the pool that are not the delegate's
 }
 
-// localWaiters returns the waiters for the lock in memory.
-func (p *Pool) localWaiters(name string) (in inMemory) {
+// localWaiters returns the waiters for the lock in memory. before are the turns before the nodes
+// were read.
+func (p *Pool) localWaiters(name string, before map[string]newestTurn) (in inMemory) {
+	in.held = p.turnsOf(name) // first: what is held later may be the delegate's
+	maps.Copy(in.held, before)
 	found, t, delegate := p.local.find(name)
 	if t != nil {
 		in.behind = t.nodeNow().Name

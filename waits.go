@@ -120,6 +120,7 @@ func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRea
 	if err != nil {
 		return l, err
 	}
+	before := p.turnsOf(name)
 	queues, others, err := readWaits(ctx, s, name, func(queue string, _ headOf) ([]driver.Contender, []string, error) {
 		return inspector.Inspect(ctx, queue, nil)
 	})
@@ -130,7 +131,7 @@ func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRea
 		return l, err
 	}
 	l.queues, l.foreign = queues, foreignOf(others)
-	l.local = p.localWaiters(name)
+	l.local = p.localWaiters(name, before)
 	return l, nil
 }
 
