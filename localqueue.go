@@ -94,6 +94,7 @@ type turns struct {
 	holder  *trace.SpanContext // of the newest holder's request; nil if invalid
 	granted time.Time
 	share   time.Duration // after which the waiters of other processes have the lock
+	due     time.Time     // end of the present share
 	expiry  *time.Timer   // of the share, if there are waiters
 	over    bool          // the share is, and another process waits
 	shared  bool          // readers have the lock
@@ -252,11 +253,11 @@ func (t *turns) hasOneFor(w *localWaiter) bool {
 
 // awaitExpiry makes the first waiter queue at the service when the time of the tenancy is
 // over, even if the holder keeps the lock: a later call in another process must not get the
-// lock earlier.
+// lock earlier. (A lock that the pool keeps is given back when another contender joins.)
 func (t *turns) awaitExpiry() {
-	if t.expiry == nil {
+	if t.expiry == nil && !t.isAlone() {
 		ls := t.all
-		t.expiry = time.AfterFunc(time.Until(t.granted.Add(t.share)), func() { ls.endShare(t) })
+		t.expiry = time.AfterFunc(time.Until(t.due), func() { ls.endShare(t) })
 	}
 }
 
@@ -265,12 +266,9 @@ func (t *turns) awaitExpiry() {
 func (ls *localQueues) endShare(t *turns) {
 	latest, look := t.granted.Add(localTime), false
 	ls.change(t, func() {
-		switch {
-		case !t.isCurrent(), t.queue.delegate != nil, t.isAlone():
-		case t.queue.waiters.Len() == 0:
-			t.expiry = nil // the next waiter needs another
-		default:
-			look = time.Now().Before(latest)
+		look = t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() > 0 && time.Now().Before(latest)
+		if !look {
+			t.expiry = nil // a waiter needs another
 		}
 	})
 	if !look {
@@ -278,11 +276,9 @@ func (ls *localQueues) endShare(t *turns) {
 	}
 	another := t.tenancy.anotherWaits(latest)
 	ls.change(t, func() {
-		switch {
-		case another:
-			t.over = true
-		case !t.ended:
-			t.expiry.Reset(min(t.share, time.Until(latest)))
+		t.over, t.expiry = another, nil
+		if t.due = time.Now().Add(t.share); t.due.After(latest) {
+			t.due = latest
 		}
 	})
 }
@@ -313,7 +309,8 @@ func (t *turns) begin() {
 		if q.turns != nil {
 			q.turns.stopExpiry() // of readers with no turn left, or of a tenancy whose loss is not known yet
 		}
-		q.turns, q.delegate, t.granted = t, nil, time.Now()
+		now := time.Now()
+		q.turns, q.delegate, t.granted, t.due = t, nil, now, now.Add(t.share)
 	}
 }
 

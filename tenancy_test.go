@@ -157,6 +157,34 @@ func TestCrowdLeavesTheLockToOthers(t *testing.T) {
 }
 
 // The delegate waits for a session here, and not for a handle.
+// A waiter behind a holder of the pool queues at the service when the share is over, though a
+// reader queued there when the timer of the share fired, and then gave up.
+func TestWaiterQueuesAfterTheShareOfAnOtherKind(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+		p := b.Pool()
+		holder := b.Lock(p, "a")
+		for i, kind := range [][]lockpool.LockOption{nil, {lockpool.Shared()}} { // the first arms the timer
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			var w sync.WaitGroup
+			w.Go(func() {
+				_, err := p.Lock(ctx, "a", kind...)
+				require.ErrorIs(t, err, context.Canceled)
+			})
+			b.AwaitWaiting(p, 1)
+			if i == 1 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			giveUp()
+			w.Wait()
+		}
+		waiter := b.StartLock(p, "a")
+		time.Sleep(time.Second)
+		require.Len(t, b.Children("a"), 2)
+		b.Unlock(holder)
+		b.Unlock(waiter.Granted())
+	})
+}
+
 func TestErrorOfALocalWaiterWhoseDelegateHasNoSessionYet(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
