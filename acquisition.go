@@ -33,6 +33,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req *request, l *Lock
 		defer cancel()
 		a := &acquisition{pool: h.pool, name: name, req: *req}
 		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
+		a.local.admission = h.pool.newAdmission(ctx, req)
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
 		defer func() { a.end(err) }()
@@ -113,6 +114,9 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		if err == nil {
 			err = h.establish(ctx, t, turn, a, l)
 		}
+		if err != nil && a.local.admission != nil {
+			a.completeRefusal(ctx, err)
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -173,6 +177,12 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 			}
 			return kept
 		}
+	}
+	if a.local.admission.isUndecided() && at.node == (driver.Node{}) {
+		if err := a.askForRoom(within, s); err != nil {
+			return nil, nested.explain(ctx, err)
+		}
+		claim.Admit = a.admit
 	}
 	take, queue := a.req.recipe(claim)
 	if at.node == (driver.Node{}) {
@@ -377,6 +387,9 @@ func (a *acquisition) end(err error) {
 	}
 	if a.longWait != nil {
 		a.longWait.Stop()
+	}
+	if bounds := a.local.admission; err == nil && bounds != nil && !bounds.began.IsZero() {
+		a.pool.local.notePace(a.name, bounds)
 	}
 	a.End(err)
 }

@@ -21,8 +21,8 @@ import (
 // ErrUnavailable if the service did not answer. Any other error of Do comes from the
 // function, or says with ErrLockLost what became of the lock. An error returned by the
 // function, such as the error of another Do within, does not count: in the error of Do,
-// errors.Is finds ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost and ErrDone only
-// where they are about the call itself.
+// errors.Is finds ErrNotAcquired, ErrLocked, ErrQueueFull, ErrUnavailable, ErrLockLost and
+// ErrDone only where they are about the call itself.
 var (
 	// ErrNotAcquired means that a call did not get the lock, whatever the reason: nothing is
 	// held, and the function of Do or Once was not called.
@@ -30,7 +30,8 @@ var (
 
 	// ErrLocked means that another contender has the lock: TryLock, or another call without
 	// a wait, found a holder or a waiter; or the context or the WaitAtMost of a call ended
-	// while the call waited for another contender.
+	// while the call waited for another contender; or the queue was too long for the call
+	// (ErrQueueFull).
 	ErrLocked = recipe.ErrBusy
 
 	// ErrLockLost means that the lock was lost while held: the session has expired, or may
@@ -70,6 +71,11 @@ var (
 	// handle still holds all of its locks: release all, so that the others can go on, and
 	// begin again. See [WithDeadlockCheck].
 	ErrDeadlock = errors.New("deadlock")
+
+	// ErrQueueFull means that the call did not join the queue of the lock, because too many
+	// waited, or the wait would have been too long. The error is a [*QueueFullError], which
+	// says how many, how long, and who holds the lock. See [MaxWaiters] and [InTime].
+	ErrQueueFull = errors.New("queue full")
 
 	// ErrConcurrentUse means that a Handle was asked for a lock while another call of the
 	// Handle was waiting for one. The second call did nothing. Give each goroutine a Handle
@@ -148,7 +154,7 @@ func asked(ctx context.Context, err error) error {
 func apart(err error) error { return hide(err, ofTheCall) }
 
 var (
-	ofTheCall     = []error{ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost, ErrDone}
+	ofTheCall     = []error{ErrNotAcquired, ErrLocked, ErrQueueFull, ErrUnavailable, ErrLockLost, ErrDone}
 	ofTheFunction = []error{context.Canceled, context.DeadlineExceeded} // unless a release says it
 )
 
@@ -172,8 +178,11 @@ func (h hiding) Is(target error) bool {
 }
 
 func (h hiding) As(target any) bool {
-	if _, done := target.(**DoneError); done && slices.Contains(h.hidden, ErrDone) {
-		return false
+	switch target.(type) {
+	case **DoneError:
+		return !slices.Contains(h.hidden, ErrDone) && errors.As(h.err, target)
+	case **QueueFullError:
+		return !slices.Contains(h.hidden, ErrQueueFull) && errors.As(h.err, target)
 	}
 	return errors.As(h.err, target)
 }
@@ -216,6 +225,7 @@ var errorClasses = []struct {
 	{ErrLimit, "limit"},
 	{ErrRevoked, "revoked"},
 	{ErrDeadlock, "deadlock"},
+	{ErrQueueFull, "queue_full"},
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},

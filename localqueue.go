@@ -32,6 +32,7 @@ type localQueues struct {
 	passedOn atomic.Int64           // turns begun without a request
 	resting  int                    // locks at rest
 	keeping  keeping
+	paces    paces
 }
 
 // A localQueue is where calls wait for one lock in memory, in the order in which they
@@ -47,6 +48,7 @@ type localQueue struct {
 	turns    *turns       // nil if there are none, or the tenancy gives out no more
 	delegate *localWaiter // nil if there is none
 	waiters  list.List    // of *localWaiter; empty unless there are turns or a delegate
+	accepted bool         // by the service's queue, for a call of the pool: later ones may wait
 }
 
 // localWaiter is a call in a localQueue: a waiter or the delegate.
@@ -66,6 +68,8 @@ type localWaiter struct {
 	place     place // for the delegate to take over
 	id        int64
 	element   *list.Element // in the queue, during the wait
+
+	admission *admission // nil if the call accepts any queue
 
 	done  chan struct{} // closed at the end of the wait: with a turn, an error, or neither as the delegate
 	turns *turns
@@ -136,9 +140,31 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	default:
 		predecessor = holder
 	}
+	if w.admission.isUndecided() {
+		q.admit(w)
+		return true, predecessor, holder
+	}
 	q.push(w)
 	q.advance()
 	return true, predecessor, holder
+}
+
+// admit adds a waiter, unless the queue is too long for the call.
+func (q *localQueue) admit(w *localWaiter) {
+	a, ahead := w.admission, q.ahead()
+	q.push(w)
+	q.advance()
+	full := a.refuse(ahead, q.all.paces.now(paceKey{q.name, true}))
+	switch {
+	case w.element == nil:
+		a.accepted = w.turns != nil // the service's queue may be too long for the delegate
+	case full != nil:
+		w.err = full
+		q.finish(w)
+		q.advance()
+	default:
+		a.wait(ahead, true)
+	}
 }
 
 // newQueue returns a queue for a name without one. The caller adds turns or a delegate.
@@ -187,6 +213,9 @@ func (q *localQueue) remove(w *localWaiter) {
 // finish ends the wait of a waiter.
 func (q *localQueue) finish(w *localWaiter) {
 	q.remove(w)
+	if w.admission != nil {
+		w.admission.accepted = w.admission.accepted || q.accepted
+	}
 	close(w.done)
 }
 
@@ -194,6 +223,7 @@ func (q *localQueue) finish(w *localWaiter) {
 // turn for the first waiter, now or later, that waiter becomes the delegate. advance follows
 // each change.
 func (q *localQueue) advance() {
+	q.accepted = q.accepted || q.turns != nil
 	for q.delegate == nil && q.waiters.Len() > 0 {
 		w, t := q.first(), q.turns
 		switch {
@@ -429,6 +459,16 @@ func (ls *localQueues) obstacle(w *localWaiter) (t *tenancy, delegate *progress,
 	}
 	t, delegate = w.queue.front()
 	return t, delegate, true
+}
+
+// inFront returns the tenancy and the delegate for a lock.
+func (ls *localQueues) inFront(name string) (t *tenancy, delegate *progress) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if q := ls.byName[name]; q != nil {
+		return q.front()
+	}
+	return nil, nil
 }
 
 // front returns the tenancy and the delegate, each as far as there is one.

@@ -51,6 +51,8 @@ type config struct {
 	localTurns  int
 	keptLocks   int
 	keptUnused  time.Duration
+	maxWaiters  int
+	inTime      bool
 	checkAfter  time.Duration // see WithDeadlockCheck
 	owner       string
 	telemetry   telemetry.Config
@@ -151,6 +153,25 @@ func WithKeptLocks(n int, d time.Duration) Option {
 		c.keptLocks, c.keptUnused = cmp.Or(n, defaultKeptLocks), cmp.Or(d, defaultKeptUnused)
 		return nil
 	}
+}
+
+// WithMaxWaiters gives every call of the pool for a lock or permits the option [MaxWaiters],
+// unless the call has that option, or cannot have it (tries, plain locks and elections). By
+// default any number may wait.
+func WithMaxWaiters(n int) Option {
+	return func(c *config) error {
+		if n < 1 {
+			return fmt.Errorf("WithMaxWaiters(%d): must be at least 1", n)
+		}
+		c.maxWaiters = n
+		return nil
+	}
+}
+
+// WithInTime gives every call of the pool for a lock or permits the option [InTime], unless the
+// call cannot have it (tries, plain locks and elections).
+func WithInTime() Option {
+	return func(c *config) error { c.inTime = true; return nil }
 }
 
 // WithOwner sets the name of the pool's holders and waiters, such as "billing", that

@@ -124,7 +124,7 @@ func (a *acquisition) warnLongWait() {
 		if queue == a.name+"/"+driver.Guards {
 			queue = a.name + "/" + driver.Leases
 		}
-		holder, data = recipe.FindHolder(ctx, s, queue)
+		holder, data = recipe.FindHolder(ctx, s, queue, driver.Node{})
 	}
 	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
 }

@@ -34,15 +34,18 @@ const (
 
 // request is what a call asks for.
 type request struct {
-	op        string // opLock, opLockAll, opAcquire, opOnce or opElect
-	shared    bool
-	try       bool // does not wait for other contenders
-	plain     bool
-	revocable bool
-	bounded   bool          // by WaitAtMost
-	wait      time.Duration // then the longest wait
-	atLeast   time.Duration // how long the lock is not to come free
-	asked     *int64        // acquisition.asked of LockAll, or nil
+	op            string // opLock, opLockAll, opAcquire, opOnce or opElect
+	shared        bool
+	try           bool // does not wait for other contenders
+	plain         bool
+	revocable     bool
+	bounded       bool          // by WaitAtMost
+	wait          time.Duration // then the longest wait
+	maxWaiters    int           // with the call; 0 for the pool's bound
+	hasMaxWaiters bool
+	inTime        bool
+	atLeast       time.Duration // how long the lock is not to come free
+	asked         *int64        // acquisition.asked of LockAll, or nil
 
 	permits, limit int // of a semaphore
 
@@ -91,6 +94,31 @@ func Shared() LockOption {
 // the lock is not free, the error is ErrLocked.
 func WaitAtMost(d time.Duration) LockOption {
 	return func(r request) request { r.bounded, r.wait = true, d; return r }
+}
+
+// MaxWaiters lets the call join the queue of the lock only if fewer than n others wait;
+// otherwise the error is ErrQueueFull, at once. n must be at least 1; a call that is not to wait
+// at all is TryLock. Under too much load, short queues let callers do something else in time,
+// where long ones let all callers wait in vain.
+//
+// For a call that waits in memory, behind another call of the pool (see [WithLocalTurns]), the
+// waiters of the pool count, and nothing is sent. For other calls the waiters at the service
+// count, each perhaps the first of another process: asking costs one request and, to refuse,
+// three. No node is created, unless several calls come at the same time; then the later ones
+// remove theirs. For permits, the callers before the free permits count.
+//
+// A call that has joined is not refused later. A call that need not wait is not refused.
+func MaxWaiters(n int) LockOption {
+	return func(r request) request { r.maxWaiters, r.hasMaxWaiters = n, true; return r }
+}
+
+// InTime lets the call join the queue only if the call can expect the lock before the deadline,
+// of the context or of WaitAtMost; otherwise the error is ErrQueueFull, at once. Expected is the
+// number of waiters (see [MaxWaiters]) times what each has taken in the recent waits of the pool
+// for this lock, those with InTime or MaxWaiters. Without such a wait in the last second or more,
+// or without a deadline, the call joins.
+func InTime() LockOption {
+	return func(r request) request { r.inTime = true; return r }
 }
 
 // Plain asks for a lock without a queue: a single node that exists or does not. A plain
@@ -172,6 +200,12 @@ func (r *request) with(opts []LockOption) error {
 		return errors.New("leave out HoldAtLeast: what keeps others from running again is the record")
 	case r.op != opOnce && r.hasKeepDone:
 		return errors.New("KeepDone is for Once")
+	case r.hasMaxWaiters && r.maxWaiters < 1:
+		return fmt.Errorf("MaxWaiters(%d): must be at least 1; TryLock and WaitAtMost(0) do not wait", r.maxWaiters)
+	case r.plain && (r.hasMaxWaiters || r.inTime):
+		return errors.New("a plain lock has no queue: leave out MaxWaiters and InTime")
+	case r.op == opElect && (r.hasMaxWaiters || r.inTime):
+		return errors.New("candidates wait as long as they stand: leave out MaxWaiters and InTime")
 	case r.op == opElect && (r.shared || r.bounded):
 		return errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
 	case r.try && r.bounded && r.wait > 0:

@@ -61,6 +61,7 @@ var scenarios = []scenario{
 		{"a process of one goroutine beside one of 4, each holds the lock for 1 ms: its wait, p50, ms", zkLock, false, "2"},
 		{"turns/s of the 4", zkLock, true, ""},
 	}, loner},
+	overloads(1, "one pool"), overloads(4, "four pools"),
 	{"drain", turns, []line{
 		{"1000 waiters of one session: time until all have had the lock, ms", zkLock, false, "off: 0.5"},
 		{"requests for each", zkLock, false, "off: 1"},
@@ -110,6 +111,16 @@ var scenarios = []scenario{
 	{"list-10000", []string{floor, ours}, []line{
 		{"`List` with 10,000 locks (floor: one listing after the other), ms", floor, false, "0.1"},
 	}, listLocks},
+}
+
+// overloads returns the scenario of ten times the load that a lock can serve.
+func overloads(pools int, ofMany string) scenario {
+	return scenario{fmt.Sprintf("overload-%d", pools), []string{ours}, []line{
+		{"10 times the calls that a lock can serve, by " + ofMany + ", with deadlines of 50 ms: calls done in time, % of what the lock can serve", "", true, ""},
+		{fmt.Sprintf("with `MaxWaiters(%d)`, %%", 16/pools), "", true, "90"},
+		{"with `InTime`, %", "", true, "90"},
+		{"a refusal, p99, ms", "", false, "2"},
+	}, func(string) []float64 { return overloaded(pools) }}
 }
 
 var locks int

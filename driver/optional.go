@@ -171,6 +171,13 @@ type Counter interface {
 	Adjoins(before, after Node) bool
 }
 
+// Sizer tells the size of a queue without listing the queue.
+type Sizer interface {
+	// Size returns a number of nodes, not smaller than the number of contenders in the queue,
+	// but perhaps larger. A missing queue has none.
+	Size(ctx context.Context, queue string) (int, error)
+}
+
 // Contender is a node with the details returned by Inspect.
 type Contender struct {
 	Node

@@ -10,14 +10,9 @@ import (
 )
 
 // FindHolder returns the first node in the queue, the holder's, and the stored data. It
-// returns the zero Node if the queue is empty or the service does not answer.
-func FindHolder(ctx context.Context, s driver.Session, queue string) (driver.Node, []byte) {
-	return findHolder(ctx, s, queue, driver.Node{})
-}
-
-// findHolder is FindHolder for a caller with an earlier listing. The queue is listed again
-// only if first, the earlier head, is the zero Node or gone.
-func findHolder(ctx context.Context, s driver.Session, queue string, first driver.Node) (driver.Node, []byte) {
+// returns the zero Node if the queue is empty or the service does not answer. The queue is
+// listed only if first, the head of an earlier listing, is the zero Node or gone.
+func FindHolder(ctx context.Context, s driver.Session, queue string, first driver.Node) (driver.Node, []byte) {
 	const tries = 5 // for a lock changing hands faster than listings arrive
 	for range tries {
 		if first.Name != "" {

@@ -110,7 +110,7 @@ func TestFindHolderGivesUpIfTheLockChangesHandsTooFast(t *testing.T) {
 	for i := range s.queue {
 		s.queue[i] = driver.Node{Name: string(rune('a' + i)), Seq: int64(i)}
 	}
-	node, data := FindHolder(t.Context(), s, "q")
+	node, data := FindHolder(t.Context(), s, "q", driver.Node{})
 	require.Zero(t, node)
 	require.Empty(t, data)
 	require.Less(t, len(s.calls), 20)
@@ -119,7 +119,7 @@ func TestFindHolderGivesUpIfTheLockChangesHandsTooFast(t *testing.T) {
 func TestFindHolderOfAnEmptyQueue(t *testing.T) {
 	t.Parallel()
 	s := new(fakeSession)
-	node, _ := FindHolder(t.Context(), s, "q")
+	node, _ := FindHolder(t.Context(), s, "q", driver.Node{})
 	require.Zero(t, node)
 	require.Equal(t, []string{"list"}, s.calls)
 }

@@ -54,6 +54,10 @@ type Claim struct {
 	// lock is used, by changing the data. Try waits for the answer, for at most keptPatience.
 	Kept func(data []byte) bool
 
+	// Admit, if not nil, is called once, with the contenders before the claim's node, if one of
+	// them blocks. An error ends the claim.
+	Admit func(before []driver.Node) error
+
 	// Node is the node of an earlier claim in the queue, continued by this one, or zero if
 	// the claim is to join.
 	Node driver.Node
@@ -319,7 +323,7 @@ func (c *Claim) observeWait(ctx context.Context, x *state, watches []*driver.Wat
 	if !c.Observer.Waiting(w) || w.Holder.Name == "" || w.Holder == w.Behind {
 		return
 	}
-	if node, data := findHolder(ctx, c.Session, c.Queue, w.Holder); node.Name != "" {
+	if node, data := FindHolder(ctx, c.Session, c.Queue, w.Holder); node.Name != "" {
 		c.Observer.Holder(node, data)
 	}
 }

@@ -32,6 +32,16 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	return obstacles
 }
 
+// Waiters returns the contenders in the queue of an exclusive or shared lock that wait: all but
+// the first, or the first readers.
+func Waiters(queue []driver.Node) []driver.Node {
+	holders := min(1, len(queue))
+	for holders < len(queue) && queue[0].Kind == driver.Shared && queue[holders].Kind == driver.Shared {
+		holders++
+	}
+	return queue[holders:]
+}
+
 // Within is the rule of a semaphore: the permits of the contender and of all earlier ones
 // must not exceed the limit, nor the limit stated by any of them. Any of the earlier ones
 // may make room by leaving. The contender must not request more permits than the limit.

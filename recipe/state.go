@@ -23,13 +23,14 @@ const (
 
 // state is what a claim knows between two requests.
 type state struct {
-	claim   *Claim
-	view    *View
-	self    driver.Node
-	listed  bool          // the queue has been listed since self joined
-	asked   bool          // a try has waited for contenders that keep the lock
-	head    driver.Node   // of the queue, when awaited was decided
-	awaited []driver.Node // the contenders to watch, the nearest obstacle first
+	claim    *Claim
+	view     *View
+	self     driver.Node
+	listed   bool          // the queue has been listed since self joined
+	admitted bool          // by Claim.Admit
+	asked    bool          // a try has waited for contenders that keep the lock
+	head     driver.Node   // of the queue, when awaited was decided
+	awaited  []driver.Node // the contenders to watch, the nearest obstacle first
 }
 
 // join takes in the claim's node.
@@ -56,6 +57,14 @@ func (x *state) decide(queue []driver.Node) (step, error) {
 	}
 	obstacles := x.claim.Rule(queue, place)
 	switch {
+	case len(obstacles) > 0 && !x.admitted && x.claim.Admit != nil:
+		if err := x.claim.Admit(queue[:place]); err == nil {
+			x.admitted = true
+			return x.decide(queue)
+		} else if x.listed {
+			return 0, err
+		}
+		return lists, nil // some may be gone
 	case len(obstacles) > 0:
 		x.head, x.awaited = queue[0], x.nearest(obstacles)
 		return waits, nil

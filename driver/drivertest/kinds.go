@@ -22,7 +22,7 @@ func unsupportedInterfaces(r *run) {
 		missing[driver.PlainLocker](s), missing[driver.Limiter](s), missing[driver.Downgrader](s),
 		missing[driver.Inspector](s), missing[driver.Follower](s), missing[driver.Breaker](s),
 		missing[driver.Revoker](s), missing[driver.Recorder](s), missing[driver.Refuser](s),
-		missing[driver.Counter](s),
+		missing[driver.Counter](s), missing[driver.Sizer](s),
 	} {
 		if err != nil {
 			require.ErrorIs(r, err, errors.ErrUnsupported)

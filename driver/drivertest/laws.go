@@ -195,6 +195,10 @@ var laws = []law{
 		{"neighbors", countNeighbors,
 			"Adjoins tells whether a contender has joined directly after another one, whichever sessions they belong to."},
 	}},
+	{"Sizer", []part{
+		{"contenders", sizeOfQueue,
+			"Size is not smaller than the number of contenders, of all sessions, and 0 if there are none."},
+	}},
 	{"Breaker", []part{
 		{"nodes of others", breakNodes,
 			"Break removes another session's node, and returns ErrRemoved if it was gone. Watches of its own session fire with Missing, watches of others with Deleted."},

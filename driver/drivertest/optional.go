@@ -381,6 +381,25 @@ func countNeighbors(r *run) {
 	}
 }
 
+func sizeOfQueue(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	z := offered[driver.Sizer](r, s)
+	size := func() int {
+		require.NoError(r, s.Ping(r.ctx))
+		n, err := z.Size(r.ctx, queue)
+		require.NoError(r, err)
+		return n
+	}
+	require.Zero(r, size())
+	first := r.join(s, queue)
+	second := r.join(other, queue)
+	require.GreaterOrEqual(r, size(), 2)
+	r.leave(s, first)
+	require.GreaterOrEqual(r, size(), 1)
+	r.leave(other, second)
+	require.Zero(r, size())
+}
+
 func breakNodes(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	b := offered[driver.Breaker](r, other)

@@ -174,6 +174,18 @@ func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error)
 	return nodesOf(c.queue(queue)), err
 }
 
+// Size implements driver.Sizer.
+func (s *session) Size(ctx context.Context, queue string) (n int, err error) {
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithCountOnly()))
+		if err == nil {
+			n = int(got.Get().Count)
+		}
+		return err
+	})
+	return n, err
+}
+
 // get returns the key of a node, or ErrRemoved.
 func (s *session) get(ctx context.Context, queue string, node driver.Node) (kv *mvccpb.KeyValue, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {

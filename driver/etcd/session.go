@@ -28,6 +28,7 @@ var _ interface {
 	driver.Breaker
 	driver.Revoker
 	driver.Recorder
+	driver.Sizer
 	driver.Refuser
 } = (*session)(nil)
 

@@ -28,6 +28,21 @@ func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error)
 	return s.listed(ctx, dir, l)
 }
 
+// Size implements driver.Sizer: the number of children is in the directory's stat.
+func (s *session) Size(ctx context.Context, queue string) (int, error) {
+	dir := s.path(queue)
+	q, err := s.ask(ctx, func() *request { return s.requests.send(existsRequest(dir)) })
+	switch {
+	case err != nil:
+		return 0, err
+	case errors.Is(q.err, zk.ErrNoNode):
+		return 0, nil
+	case q.err != nil:
+		return 0, s.explainListError(q.err, "reading", dir)
+	}
+	return int(q.stat.NumChildren), nil
+}
+
 // listed returns the queue of an answered listing.
 func (s *session) listed(ctx context.Context, dir string, l *listing) ([]driver.Node, error) {
 	nodes := l.contenders()

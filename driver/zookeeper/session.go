@@ -29,6 +29,7 @@ var _ interface {
 	driver.Clearer
 	driver.Refuser
 	driver.Counter
+	driver.Sizer
 } = (*session)(nil)
 
 // session is one ZooKeeper session on one client. The client would open another session

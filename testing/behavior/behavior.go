@@ -113,6 +113,7 @@ var groups = []struct {
 	{"HoldAtLeast", holdAtLeastTests},
 	{"LocalTurns", turnTests},
 	{"KeptLocks", keepTests},
+	{"FullQueue", fullQueueTests},
 	{"Look", lookTests},
 	{"Revoke", revokeTests},
 	{"Once", onceTests},

@@ -461,8 +461,8 @@ func errorsSayWhetherTheLockWasBusy(b *bench) {
 func errorsOfTheFunctionAreApart(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	b.lock(b.pool(), c)
-	of := []error{lockpool.ErrNotAcquired, lockpool.ErrLocked, lockpool.ErrUnavailable, lockpool.ErrLockLost, lockpool.ErrDone}
-	for _, work := range []error{context.DeadlineExceeded, errors.Join(append(of, errWork)...), &lockpool.DoneError{}} {
+	of := []error{lockpool.ErrNotAcquired, lockpool.ErrLocked, lockpool.ErrUnavailable, lockpool.ErrLockLost, lockpool.ErrDone, lockpool.ErrQueueFull}
+	for _, work := range []error{context.DeadlineExceeded, errors.Join(append(of, errWork)...), &lockpool.DoneError{}, &lockpool.QueueFullError{}} {
 		err := p.Do(b.ctx, a, func(context.Context) error { return work })
 		require.EqualError(b, err, work.Error())
 		for _, other := range of {
