@@ -185,7 +185,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		claim.Admit = a.admit
 	}
 	take, queue := a.req.recipe(claim)
-	if at.node == (driver.Node{}) {
+	if at.node == (driver.Node{}) && !a.req.plain { // a plain lock is created at the end of the wait
 		a.joining, a.joinBegan = s, time.Now()
 	}
 	node, err := take(within)

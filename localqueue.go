@@ -86,8 +86,8 @@ type place struct {
 }
 
 // turns are a tenancy's turns for the calls of the pool. They are bounded, in number and in
-// time, for other processes, in the order of the service's queue. The pool need not know
-// whether other processes wait: hundreds of turns cost two requests.
+// time, for other contenders, in the order of the service's queue. Hundreds of turns cost two
+// writes and a few listings.
 type turns struct {
 	tenancy *tenancy
 	queue   *localQueue  // nil if the lock is not passed on in memory
@@ -97,7 +97,7 @@ type turns struct {
 	holders int                // present holders, some of them at rest
 	holder  *trace.SpanContext // of the newest holder's request; nil if invalid
 	granted time.Time
-	share   time.Duration // after which the waiters of other processes have the lock
+	share   time.Duration // after which the waiters of other processes have the lock; doubled while there are none
 	due     time.Time     // end of the present share
 	expiry  *time.Timer   // of the share, if there are waiters
 	over    bool          // the share is, and another process waits
@@ -231,6 +231,9 @@ func (q *localQueue) advance() {
 			q.delegate, w.wasKept = w, t != nil
 		case t.holders == 0 && !t.isAtRest() || t.shared:
 			w.turns, w.turn = t, t.take(w.span)
+			if t.shared { // readers that follow each other keep the lock from writers
+				t.awaitExpiry()
+			}
 		default:
 			t.awaitExpiry()
 			return
@@ -275,8 +278,8 @@ func (t *turns) hasOne(shared bool) bool {
 		(t.state != isKept || t.tenancy.isWatched())
 }
 
-// hasOneFor reports whether there is a turn for a waiter. As long as no other process waits,
-// which only a watched queue tells, there is no limit of time.
+// hasOneFor reports whether there is a turn for a waiter. There is no limit of time while a
+// watch on the queue tells that no other contender waits.
 func (t *turns) hasOneFor(w *localWaiter) bool {
 	return t.hasOne(w.shared) && (t.isAlone() || !t.over && time.Since(t.granted) < localTime)
 }
@@ -291,12 +294,12 @@ func (t *turns) awaitExpiry() {
 	}
 }
 
-// endShare ends the turns if another process waits, and otherwise begins another share. The
-// turns go on while the service is asked.
+// endShare ends the turns if another process waits, and otherwise begins another share, twice as
+// long, for a listing less. The turns go on while the service is asked.
 func (ls *localQueues) endShare(t *turns) {
 	latest, look := t.granted.Add(localTime), false
 	ls.change(t, func() {
-		look = t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() > 0 && time.Now().Before(latest)
+		look = t.isCurrent() && t.queue.delegate == nil && (t.shared || t.queue.waiters.Len() > 0) && time.Now().Before(latest)
 		if !look {
 			t.expiry = nil // a waiter needs another
 		}
@@ -304,9 +307,11 @@ func (ls *localQueues) endShare(t *turns) {
 	if !look {
 		return
 	}
+	began := time.Now()
 	another := t.tenancy.anotherWaits(latest)
 	ls.change(t, func() {
 		t.over, t.expiry = another, nil
+		t.share = max(2*t.share, sharedCreates*time.Since(began))
 		if t.due = time.Now().Add(t.share); t.due.After(latest) {
 			t.due = latest
 		}

@@ -104,8 +104,8 @@ func WithMaxHandles(n int) Option {
 
 // WithLocalTurns bounds how many turns in succession the pool's handles may have with a
 // lock before the pool gives the lock back to the service: n, at most 1023, or as many as
-// begin within 100 ms or, while another process waits, within ten times what an acquisition
-// costs (5 ms at least). The default is 1000. With 0, each handle queues at the service.
+// begin within 100 ms or, while another pool waits, within ten times what an acquisition
+// costs (5 ms at least, and seen after twice as long at most). The default is 1000. With 0, each handle queues at the service.
 //
 // Handles of one pool pass a lock on in memory, without a request: one acquires the lock
 // from the service, and the others wait in the order in which they asked. When the turns or

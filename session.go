@@ -68,8 +68,10 @@ func (s *session) closeTenancies() (holds []*hold) {
 	return holds
 }
 
-// noteJoined records how long it has taken to create a node.
+// noteJoined records how long it has taken to create a node. One slow answer is not to count for
+// long.
 func (s *session) noteJoined(took time.Duration) {
+	took = min(took, localTime/sharedCreates)
 	if before := s.joining.Load(); before > 0 {
 		took = (3*time.Duration(before) + took) / 4
 	}
@@ -79,8 +81,10 @@ func (s *session) noteJoined(took time.Duration) {
 // share is how long a tenancy may have the lock while another process waits: ten times what an
 // acquisition costs, which is two writes.
 func (s *session) share() time.Duration {
-	return min(max(20*time.Duration(s.joining.Load()), leastShare), localTime)
+	return max(sharedCreates*time.Duration(s.joining.Load()), leastShare)
 }
+
+const sharedCreates = 20
 
 // areNeighbors reports whether no other client has joined a queue between two nodes, as far
 // as the driver can tell.

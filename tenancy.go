@@ -107,13 +107,13 @@ func (t *tenancy) add(h *hold) {
 // until the given time.
 func (t *tenancy) anotherWaits(until time.Time) bool {
 	if !t.pool.begin() {
-		return true
+		return false
 	}
 	defer t.pool.work.Done()
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	nodes, err := t.session.List(ctx, t.queue)
-	return err != nil || !t.isFree(nodes)
+	return err == nil && !t.isFree(nodes)
 }
 
 // A leaving is what becomes of the lock when a hold of it has ended.

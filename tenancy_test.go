@@ -125,38 +125,59 @@ func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
 	})
 }
 
-// A tenancy lasts 100 ms, but a share of it while another process waits.
+// A tenancy lasts 100 ms, but a share of it while another pool waits, for a reader's lock as well.
 func TestCrowdLeavesTheLockToOthers(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
-		p, loner := b.Pool(), b.Pool()
-		var turns atomic.Int64
-		ctx, stop := context.WithCancel(b.Ctx)
-		var crowd sync.WaitGroup
-		for range 4 {
-			crowd.Go(func() {
-				for ctx.Err() == nil {
-					l := b.Lock(p, "a")
-					turns.Add(1)
-					time.Sleep(time.Millisecond)
-					b.Unlock(l)
+	for _, kind := range []struct {
+		name  string
+		opts  []lockpool.LockOption
+		turns int64 // in a second
+	}{{"writers", nil, 900}, {"readers", []lockpool.LockOption{lockpool.Shared()}, 3600}} {
+		t.Run(kind.name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				p, loner := b.Pool(), b.Pool()
+				s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DelayReply(time.Second)})
+				for range 12 { // one slow answer does not say what an acquisition costs
+					b.Unlock(b.Lock(p, "b"))
 				}
+				var turns atomic.Int64
+				ctx, stop := context.WithCancel(b.Ctx)
+				var crowd sync.WaitGroup
+				for i := range 4 {
+					crowd.Go(func() {
+						time.Sleep(time.Duration(i) * 300 * time.Microsecond)
+						for ctx.Err() == nil {
+							l := b.Lock(p, "a", kind.opts...)
+							turns.Add(1)
+							time.Sleep(time.Millisecond)
+							b.Unlock(l)
+						}
+					})
+				}
+				before := p.Stats().LocalTurns
+				listed := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetChildren2}}, Times: 1 << 20, Do: zktest.DelayReply(0)})
+				time.Sleep(time.Second)
+				tenancies := turns.Load() - (p.Stats().LocalTurns - before)
+				require.Greater(t, turns.Load(), kind.turns)
+				require.LessOrEqual(t, tenancies, int64(11))
+				require.LessOrEqual(t, listed.Fired(), 60)
+				for range 10 {
+					plain := b.Lock(loner, "plain", lockpool.Plain()) // nor does the wait for a plain lock
+					waiter := b.StartLock(p, "plain", lockpool.Plain())
+					time.Sleep(20 * time.Millisecond)
+					b.Unlock(plain)
+					b.Unlock(waiter.Granted())
+					b.Unlock(b.Lock(loner, "a")) // and the crowd's next tenancy begins
+					began := time.Now()
+					b.Unlock(b.Lock(loner, "a"))
+					require.Less(t, time.Since(began), 15*time.Millisecond)
+				}
+				stop()
+				crowd.Wait()
 			})
-		}
-		time.Sleep(time.Second)
-		tenancies := turns.Load() - p.Stats().LocalTurns
-		require.Greater(t, turns.Load(), int64(900))
-		require.LessOrEqual(t, tenancies, int64(11))
-		for range 10 {
-			began := time.Now()
-			b.Unlock(b.Lock(loner, "a"))
-			require.Less(t, time.Since(began), 50*time.Millisecond)
-		}
-		stop()
-		crowd.Wait()
-	})
+		})
+	}
 }
 
-// The delegate waits for a session here, and not for a handle.
 // A waiter behind a holder of the pool queues at the service when the share is over, though a
 // reader queued there when the timer of the share fired, and then gave up.
 func TestWaiterQueuesAfterTheShareOfAnOtherKind(t *testing.T) {
@@ -185,6 +206,7 @@ func TestWaiterQueuesAfterTheShareOfAnOtherKind(t *testing.T) {
 	})
 }
 
+// The delegate waits for a session here, and not for a handle.
 func TestErrorOfALocalWaiterWhoseDelegateHasNoSessionYet(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
