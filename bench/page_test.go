@@ -66,6 +66,8 @@ func tolerance(operation, column string, count float64) float64 {
 		return max(0.2*count, 40)
 	case strings.Contains(operation, " for "):
 		return 0.15 * count
+	case strings.Contains(operation, "reconnect"): // of many sessions, one may look at that moment
+		return 0.01 * count
 	}
 	return 0
 }

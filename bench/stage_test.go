@@ -295,6 +295,10 @@ func contended(t *testing.T, n int) operations {
 			}
 			found[waiting] = s.measureLong(time.Hour, min(n, 60)) // each session looks every 30 s or so
 		}
+		found["all reconnect, as after an election"] = s.measure(func() {
+			require.NoError(t, s.server.Restart(ctx, time.Second))
+			time.Sleep(5 * time.Second)
+		})
 		found["`Unlock` that hands the lock over"] = s.measure(func() { s.unlock(holder) })
 
 		plain := s.lock(s.connected(), "plain", lockpool.Plain())

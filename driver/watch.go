@@ -26,7 +26,7 @@ const (
 	// found the change, unreported by the service. The caller must list the queue again.
 	Unnoticed
 	// Interrupted: the connection broke, so a change may have been missed. The caller
-	// must list the queue again.
+	// must watch the node again, or list the queue.
 	Interrupted
 )
 

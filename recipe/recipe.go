@@ -232,13 +232,14 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 
 // wait waits until the lock is granted, or until the queue must be listed again.
 func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
+	interrupted := false
 	for behind := (driver.Node{}); ; {
 		watched := x.awaited
 		if x.self != (driver.Node{}) { // waiters for a plain lock have no node
 			watched = append(slices.Clip(watched), x.self) // another client may remove self
 		}
 		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
-		if err != nil && ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil && !interrupted {
 			return 0, Busy(fmt.Errorf("waiting behind %s: %w", x.awaited[0], err))
 		}
 		if err != nil {
@@ -269,6 +270,9 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 		events := c.fired(watches, make([]driver.Event, len(watches)), len(own))
 		if len(own) == 0 {
 			return lists, nil
+		}
+		if interrupted = slices.Contains(events, driver.Interrupted); interrupted {
+			behind = driver.Node{} // what is awaited is not known any longer
 		}
 		isThere := func() bool { return own[0].Fired() == 0 }
 		if queue := watches[0].Queue; driver.Place(queue, x.self) >= 0 && isThere() {

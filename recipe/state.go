@@ -116,20 +116,30 @@ func (x *state) look(queue []driver.Node, events []driver.Event, isThere func() 
 // numbers only grow. The deletion of a Convertible node is no proof, because a Shared node
 // with the same number may have taken the place; nor, for the same reason, is a node that
 // was missing before the watch.
+//
+// After a break of the connection the obstacles are watched again: while one of them is there,
+// nothing is listed. Of many waiters, each would list all others.
 func (x *state) fired(events []driver.Event, isThere func() bool) step {
 	return x.decideBy(events, isThere, true)
 }
 
 func (x *state) decideBy(events []driver.Event, isThere func() bool, mayLook bool) step {
+	interrupted := false
 	for i, node := range x.awaited {
-		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
+		switch e := events[i]; {
+		case e == driver.Interrupted:
+			interrupted = true
+		case e == driver.Deleted && node.Kind != driver.Convertible:
 			x.view.gone(node)
-		} else if events[i] != 0 {
+		case e != 0:
 			return lists
 		}
 	}
 	obstacles, known := x.view.blocking(x.claim.Rule, x.self)
 	switch {
+	case interrupted && known && len(obstacles) > 0: // watched again, they tell what has happened meanwhile
+		x.awaited = x.nearest(obstacles)
+		return waits
 	case !known || !isThere(): // after the view, because other waiters also tell the view what they see
 		return lists
 	case len(obstacles) == 0:

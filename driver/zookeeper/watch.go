@@ -106,8 +106,8 @@ func (ws *watches) forget(w *watch) {
 	}
 }
 
-// interrupt fires all watches when the connection breaks. The server forgets
-// them with the connection, so all waiters list their queues again.
+// interrupt fires all watches when the connection breaks. The server forgets the watches with
+// the connection.
 func (ws *watches) interrupt() {
 	ws.mu.Lock()
 	all := ws.byPath

@@ -96,7 +96,7 @@ func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, session.Leave(b.Ctx, "a", holder), driver.ErrNoPermission)
 	select {
-	case <-queued: // it looks again
+	case <-queued: // it watches again
 	case <-granted:
 		t.Fatal("granted while the holder's node is there")
 	}
@@ -106,13 +106,17 @@ func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {
 	require.NoError(t, session.Leave(b.Ctx, "a", <-granted))
 }
 
-// listObserver tells of each queue that its claim has listed.
+// listObserver tells of each queue that its claim has listed, and of each watch that told nothing.
 type listObserver struct{ queued chan<- struct{} }
 
 func (o listObserver) Queued(driver.Node, int, int) { o.queued <- struct{}{} }
 func (o listObserver) Waiting(recipe.Wait) bool     { return false }
 func (o listObserver) Holder(driver.Node, []byte)   {}
-func (o listObserver) Woken(e driver.Event, _ bool) {}
+func (o listObserver) Woken(e driver.Event, _ bool) {
+	if e == driver.Interrupted {
+		o.queued <- struct{}{}
+	}
+}
 
 // A release by the session itself does grant: with the release alone, and no request more.
 func TestReleaseGrantsWithinTheSession(t *testing.T) {
