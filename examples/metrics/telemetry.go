@@ -34,7 +34,7 @@ func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 // global one), a name for the pool, and names for locks.
 func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool, error) {
 	// Each run has separate locks, below a path with the process ID.
-	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=10s", address, os.Getpid()),
+	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=30s", address, os.Getpid()),
 		lockpool.WithMeterProvider(meters),
 		lockpool.WithOwner(name),
 		lockpool.WithMetricName(metricName),

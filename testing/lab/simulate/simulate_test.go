@@ -156,7 +156,7 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	s.truncate(10 * time.Minute)
 	broken := s
 	broken.Steps = []step{{At: time.Second, Fault: "unknown"}}
-	r := &runner{limit: time.Minute}
+	r := &runner{limit: 10 * time.Minute}
 	found, err := r.run(t.Context(), order{Schedule: broken})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Violations, 1)
