@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -135,7 +136,7 @@ func (s *session) id() int64 {
 }
 
 // sessionID formats an ID as ZooKeeper's own tools do.
-func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }
+func sessionID(id int64) string { return string(strconv.AppendUint([]byte("0x"), uint64(id), 16)) }
 
 // Ping implements driver.Session.
 func (s *session) Ping(ctx context.Context) error {

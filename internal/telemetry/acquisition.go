@@ -36,7 +36,10 @@ type Acquisition struct {
 	wait    trace.Span // nil until waiting is set
 	region  *rtrace.Region
 	linked  []trace.SpanID
-	counted bool // counted among the waiters
+	room    [2]trace.SpanID // for the first of them
+	counted bool            // counted among the waiters
+
+	attrs, waitAttrs attributes // of the spans, if recorded
 }
 
 // Begin begins the span of an acquisition, and returns a context with the span. permits is
@@ -54,13 +57,13 @@ func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permit
 }
 
 func (a *Acquisition) describe(permits int) {
-	a.span.SetAttributes(a.lock.attributes()...)
-	a.span.SetAttributes(keyDriver.String(a.t.Driver))
+	a.attrs.addLock(a.lock)
+	a.attrs.add(keyDriver.String(a.t.Driver))
 	if a.t.Pool != "" {
-		a.span.SetAttributes(keyPool.String(a.t.Pool))
+		a.attrs.add(keyPool.String(a.t.Pool))
 	}
 	if permits > 0 {
-		a.span.SetAttributes(keyPermits.Int(permits))
+		a.attrs.add(keyPermits.Int(permits))
 	}
 }
 
@@ -74,7 +77,7 @@ func (a *Acquisition) Began() time.Time { return a.began }
 // OnSession reports the session of the acquisition.
 func (a *Acquisition) OnSession(s driver.Session) {
 	if a.span.IsRecording() {
-		setSession(a.span, s.Info())
+		a.attrs.addSession(s.Info())
 	}
 }
 
@@ -90,7 +93,8 @@ func (a *Acquisition) Queued(self driver.Node, position, length int) {
 		a.t.queued(a.ctx, a.lock, length)
 		if a.span.IsRecording() {
 			a.span.AddEvent("lockpool.enqueued")
-			a.span.SetAttributes(keyNode.String(self.Name), keyPosition.Int(position), keyLength.Int(length))
+			a.attrs.add(keyNode.String(self.Name), keyPosition.Int(position), keyLength.Int(length))
+			a.attrs.setOn(a.span)
 		}
 	case a.wait != nil && a.wait.IsRecording():
 		a.wait.AddEvent("lockpool.queue.seen", trace.WithAttributes(keyPosition.Int(position), keyLength.Int(length)))
@@ -105,20 +109,21 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	if !a.wait.IsRecording() {
 		return false
 	}
-	a.wait.SetAttributes(keyBlocker.String(w.Behind.String()))
+	a.waitAttrs.add(keyBlocker.String(w.Behind.String()))
 	blocker := nodedata.Parse(w.Data)
 	if owner := blocker.String(); owner != "" {
-		a.wait.SetAttributes(keyBlockerOwner.String(owner))
+		a.waitAttrs.add(keyBlockerOwner.String(owner))
 	}
 	if a.kept = a.kept || blocker.Kept; a.kept { // false after an answer that the lock is in use
-		a.wait.SetAttributes(keyBlockerKept.Bool(blocker.Kept))
+		a.waitAttrs.add(keyBlockerKept.Bool(blocker.Kept))
 	}
+	a.waitAttrs.setOn(a.wait) // now, because the wait may be long
 	if a.t.NoLinks {
 		return false
 	}
-	role := "predecessor"
+	role := rolePredecessor
 	if w.Holder == w.Behind {
-		role = "holder"
+		role = roleHolder
 	}
 	a.linkTo(w.Data, role)
 	return true
@@ -133,12 +138,12 @@ func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
 	if !a.wait.IsRecording() || a.t.NoLinks {
 		return
 	}
-	a.linkToSpan(holder, "holder", false)
-	a.linkToSpan(predecessor, "predecessor", false) // unless predecessor is the holder
+	a.linkToSpan(holder, roleHolder, false)
+	a.linkToSpan(predecessor, rolePredecessor, false) // unless predecessor is the holder
 }
 
 // Holder implements recipe.Observer.
-func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, "holder") }
+func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, roleHolder) }
 
 func (a *Acquisition) beginWait() {
 	a.waiting = true
@@ -158,9 +163,9 @@ func (a *Acquisition) beginWait() {
 func (a *Acquisition) beginWaitSpan() {
 	_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
 	if a.wait.IsRecording() {
-		a.wait.SetAttributes(a.lock.attributes()...)
+		a.waitAttrs.addLock(a.lock)
 		if a.position >= 0 {
-			a.wait.SetAttributes(keyPosition.Int(a.position))
+			a.waitAttrs.add(keyPosition.Int(a.position))
 		}
 	}
 }
@@ -178,12 +183,32 @@ func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool
 	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
 		return
 	}
-	a.linked = append(a.linked, sc.SpanID())
-	attrs := []attribute.KeyValue{keyLink.String(role)}
-	if tenancy {
-		attrs = append(attrs, keyTenancy.Bool(true))
+	if a.linked == nil {
+		a.linked = a.room[:0]
 	}
-	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: attrs})
+	a.linked = append(a.linked, sc.SpanID())
+	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: linkAttributes[linkRole{role, tenancy}]})
+}
+
+// The roles of the requests that a wait is linked to.
+const (
+	roleHolder      = "holder"
+	rolePredecessor = "predecessor"
+)
+
+type linkRole struct {
+	role    string
+	tenancy bool
+}
+
+// linkAttributes are shared by all links, which do not change them.
+var linkAttributes = map[linkRole][]attribute.KeyValue{}
+
+func init() {
+	for _, role := range []string{roleHolder, rolePredecessor} {
+		linkAttributes[linkRole{role, false}] = []attribute.KeyValue{keyLink.String(role)}
+		linkAttributes[linkRole{role, true}] = []attribute.KeyValue{keyLink.String(role), keyTenancy.Bool(true)}
+	}
 }
 
 // Woken implements recipe.Observer.
@@ -203,7 +228,7 @@ func (a *Acquisition) Requeued(why error) {
 	a.requeues++
 	if a.span.IsRecording() {
 		a.span.AddEvent("lockpool.requeued")
-		a.span.SetAttributes(keyRequeuedAfter.String(a.t.ErrorType(why)))
+		a.attrs.add(keyRequeuedAfter.String(a.t.ErrorType(why)))
 	}
 }
 
@@ -238,9 +263,9 @@ func (a *Acquisition) PassedPlace() {
 // lock on, or shares the lock.
 func (a *Acquisition) Granted(node driver.Node, local bool) {
 	if a.span.IsRecording() {
-		a.span.SetAttributes(keyNode.String(node.Name))
+		a.attrs.add(keyNode.String(node.Name))
 		if local {
-			a.span.SetAttributes(keyLocal.Bool(true))
+			a.attrs.add(keyLocal.Bool(true))
 		}
 	}
 }
@@ -257,23 +282,24 @@ func (a *Acquisition) End(err error) {
 		a.t.countWaiter(a.ctx, a.lock, -1)
 	}
 	if a.wait != nil {
-		a.finish(a.wait, err)
+		a.finish(a.wait, &a.waitAttrs, err)
 	}
 	contended := a.waiting || errors.Is(err, recipe.ErrBusy)
 	a.t.acquired(a.ctx, a.lock, a.began, contended, err)
 	if a.span.IsRecording() {
-		a.span.SetAttributes(keyContended.Bool(contended))
+		a.attrs.add(keyContended.Bool(contended))
 	}
-	a.finish(a.span, err)
+	a.finish(a.span, &a.attrs, err)
 }
 
-func (a *Acquisition) finish(span trace.Span, err error) {
+func (a *Acquisition) finish(span trace.Span, attrs *attributes, err error) {
 	if span.IsRecording() {
 		outcome, errorType := a.t.outcome(err)
-		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(a.wakeups))
+		attrs.add(keyOutcome.String(outcome), keyWakeups.Int(a.wakeups))
 		if a.requeues > 0 {
-			span.SetAttributes(keyRequeues.Int(a.requeues))
+			attrs.add(keyRequeues.Int(a.requeues))
 		}
+		attrs.setOn(span)
 		if errorType != "" {
 			a.t.fail(span, err)
 		}

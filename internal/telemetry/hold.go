@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -70,7 +69,8 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 		return
 	}
 	if h.span.IsRecording() {
-		h.span.SetAttributes(h.attributes(token)...)
+		attrs := h.attributes(token)
+		attrs.setOn(h.span)
 		if failure := h.failure.Load(); failure != nil {
 			h.t.fail(h.span, *failure)
 		}
@@ -101,19 +101,21 @@ func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(h.attributes(token)...)
+	attrs := h.attributes(token)
 	if local {
-		span.SetAttributes(keyLocal.Bool(true))
+		attrs.add(keyLocal.Bool(true))
 	}
+	attrs.setOn(span)
 	if err != nil {
 		h.t.fail(span, err)
 	}
 }
 
-func (h *Hold) attributes(token int64) []attribute.KeyValue {
-	attrs := append(h.lock.attributes(), keyDriver.String(h.t.Driver))
+func (h *Hold) attributes(token int64) (attrs attributes) {
+	attrs.addLock(h.lock)
+	attrs.add(keyDriver.String(h.t.Driver))
 	if token != 0 {
-		attrs = append(attrs, keyToken.Int64(token))
+		attrs.add(keyToken.Int64(token))
 	}
 	return attrs
 }

@@ -10,8 +10,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -127,10 +125,6 @@ type Lock struct {
 	Kind driver.Kind
 }
 
-func (l Lock) attributes() []attribute.KeyValue {
-	return []attribute.KeyValue{keyName.String(l.Name), keyKind.String(l.Kind.String())}
-}
-
 // SlotAcquired reports a wait for a slot, with a span unless negligible.
 func (t *Telemetry) SlotAcquired(ctx context.Context, began time.Time, err error) {
 	const atOnce = time.Millisecond
@@ -157,25 +151,12 @@ func (t *Telemetry) Connecting(ctx context.Context) (context.Context, func(drive
 			if err != nil {
 				t.fail(span, err)
 			} else {
-				setSession(span, s.Info())
+				var attrs attributes
+				attrs.addSession(s.Info())
+				attrs.setOn(span)
 			}
 		}
 		span.End()
-	}
-}
-
-// setSession names the session, and the server as the connect string does. (The resolved
-// address, network.peer.address, is not known.)
-func setSession(span trace.Span, info driver.Info) {
-	span.SetAttributes(keySession.String(info.ID))
-	host, digits, err := net.SplitHostPort(info.Peer)
-	if err != nil {
-		span.SetAttributes(semconv.ServerAddress(info.Peer))
-		return
-	}
-	span.SetAttributes(semconv.ServerAddress(host))
-	if port, err := strconv.Atoi(digits); err == nil {
-		span.SetAttributes(semconv.ServerPort(port))
 	}
 }
 
