@@ -326,6 +326,7 @@ func (a *acquisition) onSession(s *session) {
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	a.hasAsked(w.Created)
+	a.pool.local.noteQueued(&a.local)
 	a.nested.waiting(w)
 	a.progress.waitsBehind(w)
 	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })

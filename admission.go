@@ -74,7 +74,7 @@ func (p *Pool) newAdmission(ctx context.Context, req *request) *admission {
 	if req.inTime || p.cfg.inTime {
 		deadline, _ = ctx.Deadline()
 	}
-	if most == 0 && deadline.IsZero() || req.try || req.plain || req.op == opElect {
+	if most == 0 && deadline.IsZero() || req.try || req.plain || req.op == opElect || req.op == opAcquire {
 		return nil
 	}
 	return &admission{most: most, deadline: deadline}
@@ -197,6 +197,13 @@ func (ls *localQueues) accept(w *localWaiter, ahead int) {
 	defer ls.mu.Unlock()
 	w.admission.wait(ahead, false)
 	w.admission.accepted = true
+}
+
+// noteQueued records that a call waits at the service: what waits behind the call in memory is
+// not refused later.
+func (ls *localQueues) noteQueued(w *localWaiter) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	if q := w.queue; q != nil && q.delegate == w {
 		q.accepted = true
 	}
@@ -216,17 +223,13 @@ func (a *acquisition) askForRoom(ctx context.Context, s *session) error {
 	if bounds.most == 0 && pace.each == 0 {
 		return nil // there is nothing to predict with
 	}
-	queue, holders := a.name, 1
-	if a.req.op == opAcquire {
-		queue, holders = queue+"/"+driver.Guards, 0
-	}
 	if sizer, err := driver.Offer[driver.Sizer](s.Session); err == nil {
-		size, err := sizer.Size(ctx, queue)
-		if err != nil || size == 0 || bounds.refuse(size-holders, pace) == nil {
+		size, err := sizer.Size(ctx, a.name)
+		if err != nil || size == 0 || bounds.refuse(size-1, pace) == nil {
 			return err
 		}
 	}
-	nodes, err := s.List(ctx, queue) // not all need be waiters
+	nodes, err := s.List(ctx, a.name) // not all need be waiters
 	blocks := func(n driver.Node) bool { return recipe.Blocks(n, driver.Node{Kind: a.req.kind(), Seq: n.Seq + 1}) }
 	if err == nil && slices.ContainsFunc(nodes, blocks) {
 		_, err = a.refuseBehind(nodes)
@@ -237,10 +240,7 @@ func (a *acquisition) askForRoom(ctx context.Context, s *session) error {
 // refuseBehind returns the number of waiters among the contenders before the call, and an error
 // if they are too many.
 func (a *acquisition) refuseBehind(nodes []driver.Node) (waiters int, err error) {
-	waiters = len(nodes)
-	if a.req.op != opAcquire { // the holder of a guard waits for permits
-		waiters = len(recipe.Waiters(nodes))
-	}
+	waiters = len(recipe.Waiters(nodes))
 	if full := a.local.admission.refuse(waiters, a.pool.local.paceOf(a.name)); full != nil {
 		full.first = nodes[0]
 		return 0, full
@@ -272,17 +272,12 @@ func (a *acquisition) completeRefusal(ctx context.Context, err error) {
 		} else if delegate != nil {
 			w = delegate.now().behind
 		}
-		if w.Holder != w.Behind {
-			w.Data = nil
+		if w.Holder == w.Behind { // otherwise the holder may be another one by now
+			full.Holder = a.describe(w.Holder, w.Data)
 		}
-		full.Holder = a.describe(w.Holder, w.Data)
 		return
 	}
-	queue := a.name
-	if a.req.op == opAcquire { // the first guard holds nothing
-		queue, full.first = queue+"/"+driver.Leases, driver.Node{}
-	}
-	holder, data := recipe.FindHolder(ctx, a.progress.now().session, queue, full.first)
+	holder, data := recipe.FindHolder(ctx, a.progress.now().session, a.name, full.first)
 	full.Holder = a.describe(holder, data)
 	a.pool.local.refuseAll(&a.local, full)
 }

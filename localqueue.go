@@ -422,7 +422,7 @@ func (ls *localQueues) passPlace(w *localWaiter, at place) bool {
 	if next.shared != w.shared {
 		return false
 	}
-	next.place, q.delegate = at, next
+	next.place, q.delegate, q.accepted = at, next, true
 	q.finish(next)
 	return true
 }

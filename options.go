@@ -155,8 +155,8 @@ func WithKeptLocks(n int, d time.Duration) Option {
 	}
 }
 
-// WithMaxWaiters gives every call of the pool for a lock or permits the option [MaxWaiters],
-// unless the call has that option, or cannot have it (tries, plain locks and elections). By
+// WithMaxWaiters gives every call of the pool for a lock the option [MaxWaiters], unless the call
+// has that option, or cannot have it (tries, plain locks, permits and elections). By
 // default any number may wait.
 func WithMaxWaiters(n int) Option {
 	return func(c *config) error {
@@ -168,8 +168,8 @@ func WithMaxWaiters(n int) Option {
 	}
 }
 
-// WithInTime gives every call of the pool for a lock or permits the option [InTime], unless the
-// call cannot have it (tries, plain locks and elections).
+// WithInTime gives every call of the pool for a lock the option [InTime], unless the call cannot
+// have it (tries, plain locks, permits and elections).
 func WithInTime() Option {
 	return func(c *config) error { c.inTime = true; return nil }
 }

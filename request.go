@@ -104,8 +104,8 @@ func WaitAtMost(d time.Duration) LockOption {
 // For a call that waits in memory, behind another call of the pool (see [WithLocalTurns]), the
 // waiters of the pool count, and nothing is sent. For other calls the waiters at the service
 // count, each perhaps the first of another process: asking costs one request and, to refuse,
-// three. No node is created, unless several calls come at the same time; then the later ones
-// remove theirs. For permits, the callers before the free permits count.
+// three (with locks below the name, one more). No node is created, unless several calls come at
+// the same time; then the later ones remove theirs.
 //
 // A call that has joined is not refused later. A call that need not wait is not refused.
 func MaxWaiters(n int) LockOption {
@@ -114,9 +114,10 @@ func MaxWaiters(n int) LockOption {
 
 // InTime lets the call join the queue only if the call can expect the lock before the deadline,
 // of the context or of WaitAtMost; otherwise the error is ErrQueueFull, at once. Expected is the
-// number of waiters (see [MaxWaiters]) times what each has taken in the recent waits of the pool
-// for this lock, those with InTime or MaxWaiters. Without such a wait in the last second or more,
-// or without a deadline, the call joins.
+// number of waiters (see [MaxWaiters]), the holder and the call itself, times what each has taken
+// in the recent waits of the pool for this lock, those with InTime or MaxWaiters, and four times
+// the deviation (three times the first wait, as long as there is one alone). Without a wait in
+// the last second, or in twice the last wait, or without a deadline, the call joins.
 func InTime() LockOption {
 	return func(r request) request { r.inTime = true; return r }
 }
@@ -204,6 +205,8 @@ func (r *request) with(opts []LockOption) error {
 		return fmt.Errorf("MaxWaiters(%d): must be at least 1; TryLock and WaitAtMost(0) do not wait", r.maxWaiters)
 	case r.plain && (r.hasMaxWaiters || r.inTime):
 		return errors.New("a plain lock has no queue: leave out MaxWaiters and InTime")
+	case r.op == opAcquire && (r.hasMaxWaiters || r.inTime):
+		return errors.New("permits have no bounded queue: leave out MaxWaiters and InTime")
 	case r.op == opElect && (r.hasMaxWaiters || r.inTime):
 		return errors.New("candidates wait as long as they stand: leave out MaxWaiters and InTime")
 	case r.op == opElect && (r.shared || r.bounded):

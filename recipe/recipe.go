@@ -54,8 +54,8 @@ type Claim struct {
 	// lock is used, by changing the data. Try waits for the answer, for at most keptPatience.
 	Kept func(data []byte) bool
 
-	// Admit, if not nil, is called once, with the contenders before the claim's node, if one of
-	// them blocks. An error ends the claim.
+	// Admit, if not nil, is called with the contenders before the claim's node, if one of them
+	// blocks, until Admit returns nil. After an error for a listed queue, the claim ends.
 	Admit func(before []driver.Node) error
 
 	// Node is the node of an earlier claim in the queue, continued by this one, or zero if
@@ -272,7 +272,7 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 			return lists, nil
 		}
 		if interrupted = slices.Contains(events, driver.Interrupted); interrupted {
-			behind = driver.Node{} // what is awaited is not known any longer
+			behind, x.head = driver.Node{}, driver.Node{} // what is awaited is not known any longer
 		}
 		isThere := func() bool { return own[0].Fired() == 0 }
 		if queue := watches[0].Queue; driver.Place(queue, x.self) >= 0 && isThere() {

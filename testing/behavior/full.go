@@ -20,7 +20,6 @@ var fullQueueTests = []test{
 	{"BehindARefusedCall", fullBehindARefusedCall, nil},
 	{"AtOnce", fullAtOnce, nil},
 	{"Readers", readersAreNotRefused, nil},
-	{"Permits", fullForPermits, []string{"Limiter"}},
 	{"InTime", refusedInTime, nil},
 	{"OfThePool", fullByOptionOfThePool, nil},
 	{"Options", maxWaitersOptions, nil},
@@ -146,18 +145,6 @@ func readersAreNotRefused(b *bench) {
 	b.unlock(writer.granted())
 }
 
-func fullForPermits(b *bench) {
-	p, s := b.pool(), b.name("s")
-	holder := b.acquire(p.Semaphore(s, 2), 2)
-	waiter := b.startAcquire(p.Semaphore(s, 2), 1)
-	b.until(func() bool { return len(b.contenders(s)) == 2 }, "the waiter is shown")
-	_, err := b.pool().Semaphore(s, 2).Acquire(b.ctx, 1, lockpool.MaxWaiters(1))
-	full := b.refused(err, 1)
-	require.Equal(b, b.contenders(s)[0].Node, full.Holder.Node)
-	b.unlock(holder)
-	b.unlock(waiter.granted())
-}
-
 // refusedInTime has waits of 100 ms, and then a call with less time.
 func refusedInTime(b *bench) {
 	const held = 100 * time.Millisecond
@@ -218,6 +205,7 @@ func maxWaitersOptions(b *bench) {
 	for text, call := range map[string]func() error{
 		"must be at least 1":   func() error { return p.Do(b.ctx, a, nothing, lockpool.MaxWaiters(0)) },
 		"leave out MaxWaiters": func() error { return p.Do(b.ctx, a, nothing, lockpool.MaxWaiters(1), lockpool.Plain()) },
+		"permits have no":      func() error { return p.Semaphore(a, 1).Do(b.ctx, 1, nothing, lockpool.MaxWaiters(1)) },
 		"leave out":            func() error { return p.Elect(b.ctx, a, nothing, lockpool.InTime()) },
 	} {
 		require.ErrorContains(b, call(), text)
