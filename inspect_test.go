@@ -87,6 +87,7 @@ func TestQueueShowsAWaiterWhoseHolderLeaves(t *testing.T) {
 			shown <- q.Contenders
 		}()
 		require.NoError(t, read.Wait(b.Ctx))
+		s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DelayReply(time.Second)}) // not granted before
 		reader := b.StartLock(p, "a", lockpool.Shared()) // queues at the service
 		synctest.Wait()
 		go func() { _ = holder.Unlock(b.Ctx) }() // answered after the read
