@@ -4,13 +4,11 @@ package lockpool_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -70,28 +68,5 @@ func TestQueueShowsEachWaiterOnce(t *testing.T) {
 		b.Unlock(l)
 		b.Unlock(first.Granted())
 		b.Unlock(second.Granted())
-	})
-}
-
-// A holder that leaves during the read is not taken for the waiter whose node is being created.
-func TestQueueShowsAWaiterWhoseHolderLeaves(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
-		p := b.Pool()
-		holder := b.Lock(p, "a")
-		time.Sleep(time.Second) // the node is watched
-		read := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/"}, Do: zktest.DelayReply(200 * time.Millisecond)})
-		shown := make(chan []lockpool.Contender)
-		go func() {
-			q, err := p.Queue(b.Ctx, "a")
-			require.NoError(t, err)
-			shown <- q.Contenders
-		}()
-		require.NoError(t, read.Wait(b.Ctx))
-		s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DelayReply(time.Second)}) // not granted before
-		reader := b.StartLock(p, "a", lockpool.Shared()) // queues at the service
-		synctest.Wait()
-		go func() { _ = holder.Unlock(b.Ctx) }() // answered after the read
-		require.Len(t, <-shown, 2)
-		b.Unlock(reader.Granted())
 	})
 }
