@@ -367,6 +367,9 @@ func (a *acquisition) noteJoined() {
 
 // Requeued reports why the acquisition queues again.
 func (a *acquisition) Requeued(why error) {
+	if a.local.admission != nil {
+		a.local.admission.began = time.Time{} // an outage does not say how long turns are
+	}
 	a.progress.requeued()
 	a.Acquisition.Requeued(why)
 }

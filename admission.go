@@ -70,11 +70,12 @@ type admission struct {
 // newAdmission returns nil for a call that accepts any queue.
 func (p *Pool) newAdmission(ctx context.Context, req *request) *admission {
 	most := cmp.Or(req.maxWaiters, p.cfg.maxWaiters)
+	inTime := req.inTime || p.cfg.inTime
 	var deadline time.Time
-	if req.inTime || p.cfg.inTime {
+	if inTime {
 		deadline, _ = ctx.Deadline()
 	}
-	if most == 0 && deadline.IsZero() || req.try || req.plain || req.op == opElect || req.op == opAcquire {
+	if most == 0 && !inTime || req.try || req.plain || req.op == opElect || req.op == opAcquire {
 		return nil
 	}
 	return &admission{most: most, deadline: deadline}
@@ -85,11 +86,11 @@ func (a *admission) isUndecided() bool { return a != nil && !a.accepted }
 // refuse returns the error of a call that does not accept a queue, or nil.
 func (a *admission) refuse(ahead int, p pace) *QueueFullError {
 	reason := ""
-	switch left := time.Until(a.deadline); {
+	switch left, need := time.Until(a.deadline), time.Duration(ahead+2)*p.mostly(); { // with the turn of the call
 	case a.most > 0 && ahead >= a.most:
 		reason = fmt.Sprintf("of at most %d (MaxWaiters)", a.most)
-	case !a.deadline.IsZero() && time.Duration(ahead+2)*p.mostly() > left: // with the turn of the call
-		reason = fmt.Sprintf("and the deadline is in %v (InTime)", left)
+	case !a.deadline.IsZero() && need > max(left, 0):
+		reason = fmt.Sprintf("for up to %v with the turn of the call, and the deadline is in %v (InTime)", need, left)
 	default:
 		return nil
 	}
@@ -120,7 +121,9 @@ type pace struct {
 // mostly is longer than nearly all waits, for each contender.
 func (p pace) mostly() time.Duration { return p.each + 4*p.deviation }
 
-func (p pace) validFor() time.Duration { return max(2*p.each, time.Second) }
+// validFor is how long an estimate refuses calls without a newer wait: after an outage or one long
+// turn, the estimate is wrong.
+func (p pace) validFor() time.Duration { return min(max(2*p.each, time.Second), 5*time.Second) }
 
 // with adds a wait. All contenders of a queue tell of the same turns, so each counts less.
 func (p pace) with(wait time.Duration, contenders int) pace {
@@ -197,6 +200,9 @@ func (ls *localQueues) accept(w *localWaiter, ahead int) {
 	defer ls.mu.Unlock()
 	w.admission.wait(ahead, false)
 	w.admission.accepted = true
+	if q := w.queue; q != nil && q.delegate == w {
+		q.accepted = true
+	}
 }
 
 // noteQueued records that a call waits at the service: what waits behind the call in memory is

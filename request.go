@@ -117,7 +117,7 @@ func MaxWaiters(n int) LockOption {
 // number of waiters (see [MaxWaiters]), the holder and the call itself, times what each has taken
 // in the recent waits of the pool for this lock, those with InTime or MaxWaiters, and four times
 // the deviation (three times the first wait, as long as there is one alone). Without a wait in
-// the last second, or in twice the last wait, or without a deadline, the call joins.
+// the last second (of long waits, in the last five), or without a deadline, the call joins.
 func InTime() LockOption {
 	return func(r request) request { r.inTime = true; return r }
 }

@@ -32,14 +32,15 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	return obstacles
 }
 
-// Waiters returns the contenders in the queue of an exclusive or shared lock that wait: all but
-// the first, or the first readers.
+// Waiters returns the contenders in the queue of an exclusive or shared lock that wait: all behind
+// the first one that is blocked.
 func Waiters(queue []driver.Node) []driver.Node {
-	holders := min(1, len(queue))
-	for holders < len(queue) && queue[0].Kind == driver.Shared && queue[holders].Kind == driver.Shared {
-		holders++
+	for i, n := range queue {
+		if len(RuleOf(n.Kind)(queue, i)) > 0 {
+			return queue[i:]
+		}
 	}
-	return queue[holders:]
+	return nil
 }
 
 // Within is the rule of a semaphore: the permits of the contender and of all earlier ones

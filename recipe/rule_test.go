@@ -41,6 +41,23 @@ func TestSharedDoesNotWaitForItsOwnNumber(t *testing.T) {
 	requireObstacles(t, Shared, queue, nil, nil, []int64{1})
 }
 
+func TestWaitersAreThoseWithObstacles(t *testing.T) {
+	t.Parallel()
+	r, w := driver.Shared, driver.Exclusive
+	for _, c := range []struct {
+		kinds   []driver.Kind
+		holders int
+	}{{nil, 0}, {[]driver.Kind{w}, 1}, {[]driver.Kind{w, w, r}, 1}, {[]driver.Kind{w, r}, 1}, {[]driver.Kind{r, r, w, r}, 2}} {
+		var queue []driver.Node
+		for i, k := range c.kinds {
+			queue = append(queue, driver.Node{Seq: int64(i), Kind: k})
+		}
+		require.Len(t, Waiters(queue), len(queue)-c.holders, c.kinds)
+	}
+	downgraded := []driver.Node{{Seq: 1, Kind: driver.Convertible}, {Seq: 1, Kind: driver.Shared}, {Seq: 2}}
+	require.Equal(t, downgraded[2:], Waiters(downgraded))
+}
+
 func TestWithinWaitsForAllHoldersThatMayMakeRoom(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Seq: 1, Permits: 1}, {Seq: 2, Permits: 2}, {Seq: 4, Permits: 1}, {Seq: 5, Permits: 3}}

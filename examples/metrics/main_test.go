@@ -210,7 +210,7 @@ func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 		selectors := selector.FindAllString(by.ReplaceAllString(rule.Expr, ""), -1)
 		require.NotEmpty(t, selectors)
 		for _, s := range selectors {
-			queries[strings.ReplaceAll(s, `error_type!~"|timeout|canceled"`, `error_type!=""`)] = rule.Alert
+			queries[strings.ReplaceAll(s, `error_type!~"|timeout|canceled|queue_full"`, `error_type!=""`)] = rule.Alert
 		}
 	}
 	for deadline := time.Now().Add(time.Minute); len(queries) > 0; time.Sleep(100 * time.Millisecond) {

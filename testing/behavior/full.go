@@ -21,6 +21,7 @@ var fullQueueTests = []test{
 	{"AtOnce", fullAtOnce, nil},
 	{"Readers", readersAreNotRefused, nil},
 	{"InTime", refusedInTime, nil},
+	{"AfterAStall", inTimeAfterAStall, nil},
 	{"OfThePool", fullByOptionOfThePool, nil},
 	{"Options", maxWaitersOptions, nil},
 }
@@ -182,6 +183,29 @@ func refusedInTime(b *bench) {
 		require.NotErrorIs(b, err, lockpool.ErrQueueFull)
 		b.unlock(l)
 	}
+}
+
+// inTimeAfterAStall has one long wait, by a call without a deadline, and then calls with
+// little time: they are not refused for long.
+func inTimeAfterAStall(b *bench) {
+	stall := 2 * time.Second
+	if b.bubble {
+		stall = 30 * time.Second
+	}
+	p, a := b.pool(lockpool.WithInTime()), b.name("a")
+	l := b.lock(p, a)
+	c := do(b, func(context.Context) error { return p.Do(context.Background(), a, nothing) })
+	b.waiting(p, 1)
+	time.Sleep(stall)
+	b.unlock(l)
+	c.granted()
+	l = b.lock(p, a)
+	_, err := p.Lock(b.ctx, a, lockpool.WaitAtMost(time.Second))
+	b.refused(err, 0)
+	time.Sleep(6 * time.Second)
+	_, err = p.Lock(b.ctx, a, lockpool.WaitAtMost(time.Second))
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	b.unlock(l)
 }
 
 func fullByOptionOfThePool(b *bench) {
