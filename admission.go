@@ -165,13 +165,13 @@ func (ls *localQueues) notePace(name string, a *admission) {
 	ls.paces[key] = ls.paces.now(key).with(time.Since(a.began), a.ahead+1)
 }
 
-// ahead returns the number of waiters before a call that joins the queue now.
+// ahead returns the number of waiters before a call that joins the queue now. A delegate that
+// asks the service for the first time may get the lock at once.
 func (q *localQueue) ahead() int {
-	n := q.waiters.Len()
-	if d := q.delegate; d != nil && (q.turns != nil || d.progress.now().behind.Behind.Name != "") {
-		n++
+	if q.delegate != nil && q.accepted {
+		return q.waiters.Len() + 1
 	}
-	return n
+	return q.waiters.Len()
 }
 
 // refuseAll refuses the waiters of the pool for which the service's queue is too long. The
@@ -179,39 +179,38 @@ func (q *localQueue) ahead() int {
 func (ls *localQueues) refuseAll(delegate *localWaiter, full *QueueFullError) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	q := delegate.queue
-	if q == nil || q.delegate != delegate || q.accepted {
-		return
-	}
-	for w := range q.waiting() {
-		if !w.admission.isUndecided() {
-			continue
-		}
-		if refused := w.admission.refuse(full.Waiters, full.pace); refused != nil {
-			refused.Holder, w.err = full.Holder, refused
-			q.finish(w)
-		}
+	if q := delegate.queue; q != nil && q.delegate == delegate && !q.accepted {
+		q.refuse(func(int) (ahead int, p pace) { return full.Waiters, full.pace }, full.Holder)
 	}
 }
 
-// accept records that a call waits at the service.
-func (ls *localQueues) accept(w *localWaiter, ahead int) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	w.admission.wait(ahead, false)
-	w.admission.accepted = true
-	if q := w.queue; q != nil && q.delegate == w {
-		q.accepted = true
-	}
-}
-
-// noteQueued records that a call waits at the service: what waits behind the call in memory is
-// not refused later.
+// noteQueued records that a call waits at the service. The waiters behind the call in memory are
+// refused now, if they are too many with the call, and otherwise never.
 func (ls *localQueues) noteQueued(w *localWaiter) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if q := w.queue; q != nil && q.delegate == w {
-		q.accepted = true
+	q := w.queue
+	if q == nil || q.delegate != w || q.accepted {
+		return
+	}
+	q.accepted = true
+	now := ls.paces.now(paceKey{q.name, true})
+	q.refuse(func(before int) (int, pace) { return before + 1, now }, Contender{})
+}
+
+// refuse refuses the undecided waiters that do not accept the queue: the number of the waiters
+// ahead, of which there are some before the waiter in memory, and their pace.
+func (q *localQueue) refuse(queue func(before int) (ahead int, p pace), holder Contender) {
+	before := 0
+	for w := range q.waiting() {
+		if w.admission.isUndecided() {
+			if full := w.admission.refuse(queue(before)); full != nil {
+				full.Holder, w.err = holder, full
+				q.finish(w)
+				continue
+			}
+		}
+		before++
 	}
 }
 
@@ -258,7 +257,9 @@ func (a *acquisition) refuseBehind(nodes []driver.Node) (waiters int, err error)
 func (a *acquisition) admit(before []driver.Node) error {
 	waiters, err := a.refuseBehind(before)
 	if err == nil {
-		a.pool.local.accept(&a.local, waiters)
+		a.local.admission.wait(waiters, false)
+		a.local.admission.accepted = true
+		a.pool.local.noteQueued(&a.local)
 	}
 	return err
 }

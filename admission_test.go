@@ -81,3 +81,32 @@ func TestCallsThatAskTogetherLeaveAgain(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// Of calls that come while the first call of their pool asks, no more wait than with calls that
+// come one after the other.
+func TestCallsBehindACallThatAsksCountTheCall(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+		const calls, most = 20, 3
+		l := b.Lock(b.Pool(), "a")
+		p := b.Pool()
+		require.NoError(t, p.Ping(b.Ctx))
+		s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DelayReply(time.Second)})
+		var refused atomic.Int32
+		var all sync.WaitGroup
+		for range calls {
+			all.Go(func() {
+				err := p.Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.MaxWaiters(most))
+				if errors.Is(err, lockpool.ErrQueueFull) {
+					refused.Add(1)
+				} else {
+					require.NoError(t, err)
+				}
+			})
+		}
+		b.Until(func() bool { return refused.Load() == calls-most }, "the calls that are too many are refused")
+		time.Sleep(time.Second)
+		require.Equal(t, most, p.Stats().Waiting)
+		b.Unlock(l)
+		all.Wait()
+	})
+}
