@@ -148,7 +148,7 @@ func (ps paces) now(key paceKey) pace {
 	return pace{}
 }
 
-// note records a wait that ended with the grant.
+// notePace records a wait that ended with the grant.
 func (ls *localQueues) notePace(name string, a *admission) {
 	key := paceKey{name, a.inMemory}
 	ls.mu.Lock()
@@ -198,8 +198,8 @@ func (ls *localQueues) noteQueued(w *localWaiter) {
 	q.refuse(func(before int) (int, pace) { return before + 1, now }, Contender{})
 }
 
-// refuse refuses the undecided waiters that do not accept the queue: the number of the waiters
-// ahead, of which there are some before the waiter in memory, and their pace.
+// refuse refuses the undecided waiters that do not accept the queue. For a waiter with the given
+// number of others before in memory, queue returns the number of waiters ahead, and the pace.
 func (q *localQueue) refuse(queue func(before int) (ahead int, p pace), holder Contender) {
 	before := 0
 	for w := range q.waiting() {
