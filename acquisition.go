@@ -102,6 +102,7 @@ func (h *Handle) endAcquisition() {
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
 // session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
+	defer a.using(nil)
 	defer a.resign() // does nothing after a grant: turns.begin has ended the role of the delegate
 	for {
 		t, turn, err := a.awaitTurn(ctx)
@@ -145,6 +146,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		}
 	}
 	s := at.session
+	a.using(s)
 	within, nested := h.beginNested(ctx, a, s)
 	defer nested.end()
 	switch {
@@ -287,6 +289,7 @@ type acquisition struct {
 	nested   *nestedWait // nil if the handle holds nothing
 	asked    int64       // order number of the first node; 0 if unknown
 
+	session   *session // that the call needs; nil if none
 	joining   *session // where the node is being created; nil if that is over
 	joinBegan time.Time
 }
@@ -316,6 +319,17 @@ func (a *acquisition) begin(ctx context.Context) context.Context {
 	w := &a.local // before other calls can see it
 	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.span
 	return a.ctx
+}
+
+// using says which session the call needs from now on, or nil.
+func (a *acquisition) using(s *session) {
+	if s != nil {
+		s.calls.Add(1)
+	}
+	if a.session != nil {
+		a.session.calls.Add(-1)
+	}
+	a.session = s
 }
 
 func (a *acquisition) onSession(s *session) {

@@ -147,6 +147,8 @@ func (o *observer) await(ctx context.Context) {
 	const tick, jitter = observeQuiet / 6, 10 * time.Millisecond
 	fired, stop := driver.First(o.watches...)
 	defer stop()
+	o.session.calls.Add(1)
+	defer o.session.calls.Add(-1)
 	lease, since := o.session.Lease(), time.Now()
 	quiet := observeQuiet
 	if lease == math.MaxInt64 { // asking costs nothing: the service is in this process

@@ -26,6 +26,7 @@ type session struct {
 
 	alarms alarms // of holders who want to know when the lease runs out
 
+	calls   atomic.Int64 // under way that need the session
 	joining atomic.Int64 // how long it has taken recently to create a node, in nanoseconds
 
 	retired atomic.Bool // takes no more slots
@@ -93,6 +94,17 @@ func (s *session) areNeighbors(before, after driver.Node) bool {
 	return !ok || counter.Adjoins(before, after)
 }
 
+// isUnused reports whether nothing is held or awaited on the session. A call under way
+// counts until a lock granted to the call is registered.
+func (p *Pool) isUnused(s *session) bool {
+	if s.calls.Load() > 0 { // before tenancies is read
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(s.tenancies) == 0
+}
+
 func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 
 // withSession calls do with a living session, and again with another one after a loss of
@@ -126,6 +138,8 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, h *Handle, before *s
 			if p.telemetry.SlotAcquired(ctx, began, err); err != nil {
 				return err
 			}
+			s.calls.Add(1)
+			defer s.calls.Add(-1)
 			return do(ctx, s)
 		}()
 		switch lost := errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrUnavailable); {
@@ -387,6 +401,9 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 		p.connectErr, p.connected = nil, true
 		s := &session{Session: opened, tenancies: map[string][]*tenancy{}}
 		p.sessions = append(p.sessions, s)
+		if idler, ok := opened.(driver.Idler); ok {
+			idler.IdleIf(func() bool { return p.isUnused(s) })
+		}
 		p.work.Add(1)
 		go p.watchSession(s) // ends with the session
 	}

@@ -3,6 +3,7 @@ package main
 // This file has the scenarios of many goroutines waiting in one process.
 
 import (
+	"bytes"
 	"context"
 	"encoding/gob"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -203,6 +207,50 @@ func holdMany(kind string) []float64 {
 	figures := []float64{float64(inUse()-heap) / 1000 / count, float64(runtime.NumGoroutine()-goroutines) / count}
 	all(worker.unlock)
 	return figures
+}
+
+// stayIdle opens sessions, and measures what they cost while unused.
+func stayIdle(kind string) []float64 {
+	const count, settle = 100, 45 * time.Second
+	var workers []worker
+	for range count {
+		c := open(kind, &network{}, 1)
+		defer c.close()
+		w := c.worker(newLock())
+		check(w.lock())
+		check(w.unlock())
+		workers = append(workers, w)
+	}
+	time.Sleep(settle)
+	runtime.GC()
+	before, began := processorTime(), time.Now()
+	time.Sleep(sessionTimeout)
+	used := float64((processorTime() - before).Microseconds()) / time.Since(began).Seconds() / count
+	var took []time.Duration
+	for _, w := range workers {
+		began := time.Now()
+		check(w.lock())
+		took = append(took, time.Since(began))
+		check(w.unlock())
+	}
+	slices.Sort(took)
+	return []float64{used, micros(took[len(took)/2])}
+}
+
+// processorTime returns the processor time used by this process, to a hundredth of a second.
+func processorTime() time.Duration {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		log.Fatal("this row needs Linux: ", err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
+	var ticks time.Duration
+	for _, field := range fields[12:14] { // in user code and in the system
+		n, err := strconv.Atoi(field)
+		check(err)
+		ticks += time.Duration(n)
+	}
+	return ticks * 10 * time.Millisecond
 }
 
 // keepMany has a pool keep locks.

@@ -205,3 +205,12 @@ type Followed struct {
 	Others     []string // as from Inspect
 	Watches    []*Watch
 }
+
+// Idler is a Session that costs the service less while nothing depends on the session.
+type Idler interface {
+	// IdleIf names a function that reports whether no node of the session is held or
+	// waited with: then nothing depends on Lease and Done until the next call of Alive. The
+	// session calls the function from time to time, with no mutex held; the function waits
+	// for nothing.
+	IdleIf(unused func() bool)
+}

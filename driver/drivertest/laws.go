@@ -84,6 +84,8 @@ var laws = []law{
 			"While the service answers, Lease is at most the session timeout, and never much less than half of it."},
 		{"Done before the nodes go", leaseEnds,
 			"If the service is silent, Done is closed before the service removes the nodes, Lease is 0, and Err wraps ErrSessionLost but not ErrExpired."},
+		{"after idleness", leaseAfterIdleness,
+			"An Idler lives on while nobody uses the session. When the session is used again, all of this holds from the first nil of Alive on."},
 		{"short outages", leaseShortOutages,
 			"If the service was silent for a while, either the nodes are still there, or Done is closed."},
 	}},

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -42,11 +43,32 @@ func leaseServed(r *run) {
 	r.sameNodes([]driver.Node{node.Node}, r.list(s, queue))
 }
 
-// leaseEnds has a session without answers beside another one, where the nodes are seen to
-// go.
 func leaseEnds(r *run) {
 	r.need("Pause", r.Pause != nil)
-	s, rival, queue := r.connect(), r.connect(), r.name()
+	r.endsInTime(r.connect())
+}
+
+func leaseAfterIdleness(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s := r.connect()
+	var used atomic.Bool
+	offered[driver.Idler](r, s).IdleIf(func() bool { return !used.Load() })
+	time.Sleep(3 * r.Timeout)
+	require.NoError(r, s.Err(), "the service answers")
+	used.Store(true)
+	r.join(s, r.name())
+	require.NoError(r, s.Alive(r.ctx))
+	require.Positive(r, s.Lease())
+	time.Sleep(r.Timeout / 2)
+	require.GreaterOrEqual(r, s.Lease(), r.Timeout/4, "The lease is soon as long as ever.")
+	r.endsInTime(s)
+}
+
+// endsInTime has a session without answers beside another one, where the nodes are seen to
+// go.
+func (r *run) endsInTime(s driver.Session) {
+	r.Helper()
+	rival, queue := r.connect(), r.name()
 	nodes := []driver.Located{r.join(s, queue), r.join(s, queue)}
 	if s.Lease() == forever {
 		r.Skip("a session ends only when it is closed: there is no lease to prove")

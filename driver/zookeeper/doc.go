@@ -20,10 +20,10 @@
 //
 // # The client's part
 //
-// The client opens the session, keeps the session alive with pings, and closes the session.
-// The client's connection is one end of a net.Pipe. A relay at the other end passes the
-// client's packets to a server and back, on a connection shared with the session's own
-// requests: the own requests have contexts, creates with a lost reply are found, and
-// watches do not leak. The relay lets no other session through, and the client is given
-// neither credentials nor a server to dial once the session is over.
+// The client opens and closes the session. The client's connection is one end of a
+// net.Pipe. A relay at the other end passes the client's packets to a server and back, on a
+// connection shared with the session's own requests: the own requests have contexts, creates
+// with a lost reply are found, and watches do not leak. The relay answers the client's pings,
+// because the proofs of the lease keep the session, and lets no other session through. The
+// client is given neither credentials nor a server to dial once the session is over.
 package zookeeper

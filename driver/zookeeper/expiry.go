@@ -19,8 +19,11 @@ type expiry struct {
 	lease lease
 
 	leaseChanged chan struct{} // filled by each handshake: the lease begins, or may end earlier
-	proofWanted  chan struct{} // filled when the clock is in doubt
+	proofWanted  chan struct{} // filled when a proof may be due earlier: the clock is in doubt, or idleness ends
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
+
+	used   atomic.Bool                 // a request has been sent that is no proof, since the last proof
+	unused atomic.Pointer[func() bool] // of IdleIf
 }
 
 // tick is how often a session reads the clock, because the clock may have advanced while
@@ -29,6 +32,9 @@ type expiry struct {
 const tick = 50 * time.Millisecond
 
 func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano())%tick }
+
+// isIdle reports whether nothing depends on the session.
+func (e *expiry) isIdle() bool { return e.lease.use.Load() == idle }
 
 // now returns the time since the session began.
 func (e *expiry) now() time.Duration { return e.clock.Now() }
@@ -77,8 +83,43 @@ func (e *expiry) checkClock() (settled <-chan struct{}) {
 	return settled
 }
 
+// use is called before each request but proofs, and before each grant: it ends idleness.
+func (e *expiry) use() {
+	if !e.used.Load() {
+		e.used.Store(true) // before lease.use is read: rest reads in the other order
+	}
+	if e.lease.use.Load() == inUse {
+		return
+	}
+	e.lease.endIdle(e.clock.Read())
+	for _, changed := range []chan struct{}{e.leaseChanged, e.proofWanted} {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// rest makes the session idle if no request has been sent since the last proof but proofs,
+// and nothing depends on the session.
+func (e *expiry) rest() {
+	unused := e.unused.Load()
+	if unused == nil || e.lease.use.Load() == idle {
+		return
+	}
+	e.lease.use.Store(asking)
+	if !e.used.Swap(false) && (*unused)() {
+		e.lease.beginIdle()
+	}
+	e.lease.use.CompareAndSwap(asking, inUse)
+}
+
+// IdleIf implements driver.Idler.
+func (s *session) IdleIf(unused func() bool) { s.expiry.unused.Store(&unused) }
+
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
+	s.expiry.use()
 	if settled := s.expiry.checkClock(); settled != nil {
 		select {
 		case <-settled:
@@ -132,6 +173,10 @@ func (s *session) renew() {
 		suspended := s.expiry.clock.Suspended()
 		if s.isOver() { // no proof revives a lease ended by a suspension
 			return
+		}
+		if s.expiry.rest(); s.expiry.isIdle() {
+			write = false
+			s.expiry.checkClock()
 		}
 		if err := s.prove(write); err == nil {
 			s.expiry.suspended.Store(int64(suspended))

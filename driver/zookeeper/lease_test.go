@@ -117,11 +117,15 @@ func TestLeaseOfASessionThatReadsAllTheTime(t *testing.T) {
 func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 	once(t)
 	t.Parallel()
-	short := 0
+	short, granted := 0, false
 	for i := range uint64(3000) {
 		seed := i + 4000 // with one of them T/4 between x and y is too short
 		m := newModel(seed)
 		m.run(func() {
+			if m.lease.use.Load() == idle || m.lease.settled != nil {
+				return // nothing is held or granted
+			}
+			granted = granted || m.woken
 			ends := time.Duration(m.lease.ends.Load()) + testTimeout/driftPart
 			require.LessOrEqual(t, ends, m.told+testTimeout, "seed %d at %s", seed, m.now)
 			if m.shorter > m.told+testTimeout {
@@ -129,6 +133,7 @@ func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 			}
 		})
 	}
+	require.True(t, granted, "no model was idle, and then used")
 	require.Positive(t, short, "the model does not refute the shorter argument")
 }
 
@@ -142,6 +147,8 @@ type model struct {
 	lease   lease
 	shorter time.Duration // the end by the shorter argument
 
+	chain  int           // of proofs; the next one begins when idleness ends
+	woken  bool          // the session was idle before
 	active bool          // at the follower, not reported yet
 	told   time.Duration // when the leader was last told of activity
 	goesOn time.Duration // when the pause of the leader ends or has ended
@@ -159,6 +166,9 @@ func newModel(seed uint64) *model {
 	m.at(0, m.renew)
 	m.at(m.upTo(testTimeout), m.use)
 	m.at(m.upTo(testTimeout), m.pause)
+	if seed%2 == 0 {
+		m.at(m.upTo(testTimeout), m.rest)
+	}
 	return m
 }
 
@@ -227,20 +237,44 @@ func (m *model) pingNow() {
 }
 
 func (m *model) renew() {
+	chain := m.chain
+	again := func() {
+		if chain == m.chain {
+			m.renew()
+		}
+	}
 	write, in := m.lease.nextProof(m.now)
 	if in > 0 {
-		m.at(m.now+in, m.renew)
+		m.at(m.now+in, again)
 		return
 	}
-	m.ask(write, func() { m.renew() })
+	m.ask(write, again)
 }
 
-// use writes at any time, beside the proofs.
+// use writes at any time, beside the proofs, unless the session is idle.
 func (m *model) use() {
 	for range m.rand.IntN(6) {
-		m.at(m.now+m.upTo(testTimeout/4), func() { m.ask(true, func() {}) })
+		m.at(m.now+m.upTo(testTimeout/4), func() {
+			if m.lease.use.Load() == inUse {
+				m.ask(true, func() {})
+			}
+		})
 	}
 	m.at(m.now+m.upTo(testTimeout), m.use)
+}
+
+// rest makes the session idle for a while.
+func (m *model) rest() {
+	m.lease.use.Store(asking)
+	m.lease.beginIdle()
+	m.at(m.now+m.upTo(3*testTimeout), func() {
+		m.woken = true
+		m.lease.endIdle(m.now, 0)
+		m.chain++
+		m.renew()
+		m.ask(true, func() {})
+		m.at(m.now+m.upTo(testTimeout), m.rest)
+	})
 }
 
 func (m *model) ask(write bool, then func()) {
@@ -335,5 +369,84 @@ func TestLeaseIsInDoubtUntilAWriteIsAnswered(t *testing.T) {
 		require.Nil(t, l.checkSkew(now, skew))
 		<-settled
 		now += time.Second
+	}
+}
+
+// Whenever a session is used after idleness, its lease is at least 0.23 of the timeout, less the
+// time of three answers, and as of any session when two thirds of the timeout have passed.
+func TestLeaseAfterIdleness(t *testing.T) {
+	t.Parallel()
+	for _, latency := range []time.Duration{time.Millisecond, testTimeout / 30} {
+		least, later := testTimeout, testTimeout
+		for from := testTimeout; from < 2*testTimeout; from += testTimeout / 50 {
+			for until := from; until < from+2*testTimeout; until += testTimeout / 100 {
+				var l lease
+				l.established(0, testTimeout, true)
+				now, proofs, writes := time.Duration(0), 0, 0
+				prove := func(write bool) {
+					begin := now
+					now += latency
+					least = min(least, l.left(now))
+					if l.recordProof(begin, readAt(now), write); now > until+testTimeout*2/3 {
+						later = min(later, l.left(now))
+					}
+				}
+				renew := func(end time.Duration) {
+					for now < end {
+						if write, in := l.nextProof(now); in > 0 {
+							now += min(in, end-now)
+						} else {
+							proofs++
+							if write {
+								writes++
+							}
+							prove(write)
+						}
+					}
+				}
+				renew(from)
+				l.use.Store(asking)
+				l.beginIdle()
+				proofs, writes = 0, 0
+				renew(until)
+				require.Zero(t, writes)
+				require.LessOrEqual(t, proofs, 3+idleProofsPerTimeout*int((now-from)/testTimeout))
+				l.endIdle(now, 0)
+				prove(true)
+				require.Positive(t, l.left(now))
+				renew(until + testTimeout)
+			}
+		}
+		require.Greater(t, least, testTimeout*23/100-3*latency)
+		require.Greater(t, later, testTimeout*9/20-2*latency)
+	}
+}
+
+func (l *lease) left(now time.Duration) time.Duration { return time.Duration(l.ends.Load()) - now }
+
+// After a jump of the wall clock on an idle session, only later proofs count as x.
+func TestJumpOfTheClockWhileIdle(t *testing.T) {
+	t.Parallel()
+	const interval = testTimeout / idleProofsPerTimeout
+	for _, jumpAt := range []time.Duration{-1, 3 * interval, 6 * interval, 6*interval + 1, 8 * interval} {
+		var l lease
+		l.established(0, testTimeout, true)
+		l.use.Store(asking)
+		l.beginIdle()
+		skew := func(now time.Duration) time.Duration {
+			if jumpAt >= 0 && now >= jumpAt {
+				return testTimeout / 2
+			}
+			return 0
+		}
+		const use = 8 * interval
+		for now := interval; now < use; now += interval {
+			require.Nil(t, l.checkSkew(now, skew(now)))
+			l.recordProof(now, readAt(now), false)
+			require.Positive(t, l.left(now), "the session is kept while nobody uses it")
+		}
+		l.endIdle(use, skew(use))
+		l.recordProof(use, readAt(use), true)
+		require.Equal(t, jumpAt <= 6*interval, l.left(use) > 0, "a jump at %v", jumpAt)
 	}
 }

@@ -161,9 +161,13 @@ func (s *session) awaitEnd() {
 		case <-s.expiry.leaseChanged:
 		case <-expiry.C:
 		}
-		s.expiry.checkClock()
-		if left, ok := s.expiry.left(); ok {
-			expiry.Reset(min(left, untilTick()))
+		left, ok := s.expiry.left()
+		if !s.expiry.isIdle() {
+			s.expiry.checkClock()
+			left = min(left, untilTick())
+		}
+		if ok {
+			expiry.Reset(left)
 		}
 	}
 }

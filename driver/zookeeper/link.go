@@ -40,6 +40,7 @@ type link struct {
 	readBy        time.Time     // the deadline in force
 	slack         time.Duration // how much too early the deadline may be
 	maxSilence    time.Duration // how long a server may be silent
+	maxIdle       time.Duration // how much longer if the session is idle
 	barrier       *request      // the first request; all reads depend on the barrier, if not nil
 
 	// Guarded by requests.mu.
@@ -88,11 +89,16 @@ func (a arrivals) Read(p []byte) (int, error) {
 }
 
 // extendDeadline gives the server time for its next packet. A proof is sent every twelfth
-// of the session timeout (lease.go), so a quarter without an answer means that another
-// server is needed. A slightly early deadline does no harm and saves a timer.
+// of the session timeout, or every third on an idle session (lease.go), so a quarter more
+// without an answer means that another server is needed. A slightly wrong deadline does no
+// harm and saves a timer.
 func (l *link) extendDeadline() error {
-	by := time.Now().Add(l.maxSilence)
-	if by.Sub(l.readBy) < l.slack {
+	silence := l.maxSilence
+	if l.session.expiry.isIdle() {
+		silence += l.maxIdle
+	}
+	by := time.Now().Add(silence)
+	if by.Sub(l.readBy).Abs() < l.slack {
 		return nil
 	}
 	l.readBy = by

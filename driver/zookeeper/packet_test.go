@@ -244,6 +244,6 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 // connection.
 func TestRequestThatIsTooLargeIsRefused(t *testing.T) {
 	q := setRequest("/a", make([]byte, maxSend), -1)
-	r := &requests{room: maxAnswers}
+	r := &requests{room: maxAnswers, use: func() {}}
 	require.True(t, isRefused(r.do(q)))
 }

@@ -29,6 +29,9 @@ const recheckPause = 20 * time.Millisecond
 func (s *session) recheckWatches() {
 	defer s.calls.done()
 	for s.sleep(recheckInterval/2 + rand.N(recheckInterval)) {
+		if s.expiry.isIdle() { // no watch is awaited
+			continue
+		}
 		for target, watches := range s.watchesToRecheck() {
 			if !s.sleep(recheckPause) {
 				return

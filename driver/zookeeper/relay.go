@@ -1,10 +1,13 @@
 package zookeeper
 
 // The client has one end of a net.Pipe for a connection, and a relay has the other. The
-// relay passes the client's packets (handshake, pings, end of the session) on to the
-// server, on the connection of the session's own requests, and passes the answers back.
+// relay passes the client's packets (handshake, end of the session) on to the server, on the
+// connection of the session's own requests, and passes the answers back. The relay answers
+// the client's pings by itself: the proofs of the lease keep the session, and show sooner that
+// a server is silent (link.extendDeadline).
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -55,13 +58,25 @@ func (l *link) relay() {
 	s.requests.disconnected(false)
 }
 
+var (
+	ping       = []byte{0, 0, 0, 8, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 11}                                 // length, xid -2, type
+	pingAnswer = []byte{0, 0, 0, headLength, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // length, xid -2
+)
+
 // passToServer passes the client's packets on.
 func (l *link) passToServer() {
 	defer l.disconnect()
 	for {
 		packet, err := readPacket(l.client)
+		isPing := bytes.Equal(packet, ping)
+		if isPing {
+			err = l.writeToClient(pingAnswer)
+		}
 		if err != nil {
 			return
+		}
+		if isPing {
+			continue
 		}
 		r := l.session.requests
 		r.mu.Lock()
@@ -74,7 +89,7 @@ func (l *link) passToServer() {
 // passToClient passes on the answer to a packet of the client.
 func (l *link) passToClient(xid int32, length int) error {
 	if length > maxOwnPacket {
-		return fmt.Errorf("%s sent an answer of %d bytes to a ping or to the end of the session", l.to, length)
+		return fmt.Errorf("%s sent an answer of %d bytes to the end of the session", l.to, length)
 	}
 	packet, err := l.in.Peek(4 + length)
 	if err != nil {

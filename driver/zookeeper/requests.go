@@ -19,7 +19,7 @@ import (
 
 // requests sends a session's requests to its server. The client (zk.Conn of go-zookeeper)
 // has no part in this: its calls block without a context, and write each request
-// separately. The client dials, opens the session, and keeps the session with pings.
+// separately. The client dials, and opens and closes the session.
 //
 // All answers, including those to the proofs of the lease, arrive one after the other on
 // one connection. So requests bounds what is pending ahead of a proof, in bytes of expected
@@ -28,6 +28,7 @@ import (
 // is no room for its answer, or no connection.
 type requests struct {
 	clock   clock.Clock    // of the lease
+	use     func()         // called before each request but proofs
 	writers sync.WaitGroup // writing goroutines
 
 	mu       sync.Mutex // guards all below, and link's own part (link.go)
@@ -92,6 +93,9 @@ func (q *request) finish(err error) {
 // isUnsure is true: when the connection used breaks, when no connection will be made any
 // more, or when all callers give up the request before it is sent.
 func (r *requests) start(all ...*request) {
+	if slices.ContainsFunc(all, func(q *request) bool { return q.answer > 0 }) {
+		r.use()
+	}
 	r.mu.Lock()
 	for _, q := range all {
 		if q.size = len(q.packet); r.over || q.size > maxSend {

@@ -24,7 +24,7 @@ import (
 // A proof waits for the answers that are on the way, and for no request before it.
 func TestProofsAreSentFirst(t *testing.T) {
 	t.Parallel()
-	var r requests
+	r := requests{use: func() {}}
 	for range 3 {
 		r.start(&request{answer: minAnswer, packet: make([]byte, 16)})
 	}

@@ -31,6 +31,7 @@ var _ interface {
 	driver.Refuser
 	driver.Counter
 	driver.Sizer
+	driver.Idler
 } = (*session)(nil)
 
 // session is one ZooKeeper session on one client. The client would open another session
@@ -50,7 +51,7 @@ type session struct {
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
-	client    *zk.Conn  // connects, opens the session, and keeps the session with pings
+	client    *zk.Conn  // connects, and opens and closes the session
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
@@ -82,7 +83,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
 		plainNodes:  plainNodes{byPath: map[string]plainNodesAt{}},
 	}
-	s.requests.clock = s.expiry.clock
+	s.requests.clock, s.requests.use = s.expiry.clock, s.expiry.use
 	var err error
 	s.client, s.events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(hosts{s}),
@@ -112,7 +113,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 	return s, nil
 }
 
-// maxOwnPacket is the size of the client's buffers, for pings and the end of the session.
+// maxOwnPacket is the size of the client's buffers: its packets are few and small.
 const maxOwnPacket = 1 << 10
 
 // failConnect ends a session not returned to the caller, though perhaps opened at this very

@@ -38,7 +38,7 @@ func contend(t *testing.T, ctx context.Context, name string, holders, waiters *l
 			t.Error(err)
 			return
 		}
-		o.granted <- time.Now()
+		granted := time.Now()
 		if !errors.Is(context.Cause(work), lockpool.ErrLockLost) {
 			t.Errorf("the holder's context must end with ErrLockLost, not %v", context.Cause(work))
 		}
@@ -46,6 +46,7 @@ func contend(t *testing.T, ctx context.Context, name string, holders, waiters *l
 			t.Error(err)
 		}
 		_ = held.Unlock(ctx)
+		o.granted <- granted // last: the test closes the pools when it has heard of all
 	}()
 	require.Eventually(t, func() bool { return waiters.Stats().Waiting > waiting }, patience, time.Millisecond)
 	return o
@@ -161,6 +162,9 @@ func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 		var kept []keptLock
 		for i := range 4 { // on a session each, at different phases of their leases
 			holders := open(t, timeout, e.Member(cut).Addr())
+			if i%2 == 0 {
+				idle(t, ctx, holders)
+			}
 			takeovers = append(takeovers, contend(t, ctx, fmt.Sprintf("cut-%d-%d", n, i), holders, waiters))
 			for used, name := range map[bool]string{true: "used", false: "unused"} {
 				kept = append(kept, keep(t, ctx, fmt.Sprintf("%s-%d-%d", name, n, i), holders, used))
@@ -186,6 +190,12 @@ func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 		*cuts, *cuts*4, *cuts*8, late, least, timeout)
 }
 
+// idle returns when the session of the holders has been idle for some time.
+func idle(t *testing.T, ctx context.Context, holders *lockpool.Pool) {
+	require.NoError(t, holders.Ping(ctx))
+	time.Sleep(timeout * 3 / 2) // part of the scenario: the proofs that count were sent by the idle session
+}
+
 // A leader cut off still answers syncs, because a sync needs no follower, until noticing
 // that the followers are gone. They may have elected another leader by then.
 func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
@@ -203,6 +213,7 @@ func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
 	}
 	client := dial(t, ctx, old.Addr(), 20*tick)
 	holders := open(t, timeout, old.Addr())
+	idle(t, ctx, holders)
 	waiters := open(t, 20*tick, addrs...)
 	o := contend(t, ctx, "a", holders, waiters)
 

@@ -1,0 +1,177 @@
+package lockpool_test
+
+// This file tests what a session costs while nothing depends on it, and the first lock after
+// that.
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A session on which nothing is held or awaited sends three syncs in a session timeout, and
+// nothing else; every other session sends writes, too.
+func TestIdleSessionSendsFewRequests(t *testing.T) {
+	locktest.Once(t)
+	const timeout = 12 * time.Second
+	for name, use := range map[string]func(b *locktest.Bench, p, other *lockpool.Pool) (idle bool){
+		"unused": func(b *locktest.Bench, p, other *lockpool.Pool) bool { return true },
+		"used before": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Unlock(b.Lock(p, "a"))
+			return true
+		},
+		"a handle": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			h, err := p.Handle(b.Ctx)
+			require.NoError(b, err)
+			b.Unlock(b.Lock(h, "a"))
+			return true
+		},
+		"a lock given back": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			for range 3 {
+				b.Unlock(b.Lock(p, "a"))
+			}
+			b.Unlock(b.Lock(other, "a"))
+			return true
+		},
+		"a wait given up": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Lock(other, "a")
+			ctx, cancel := context.WithTimeout(b.Ctx, time.Second)
+			defer cancel()
+			_, err := p.Lock(ctx, "a")
+			require.ErrorIs(b, err, context.DeadlineExceeded)
+			return true
+		},
+		"held": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Lock(p, "a")
+			return false
+		},
+		"at rest": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Unlock(b.Lock(p, "a", lockpool.HoldAtLeast(12*timeout)))
+			return false
+		},
+		"waits": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Lock(other, "a")
+			b.Enqueue(p, "a", 2)
+			return false
+		},
+		"observes": func(b *locktest.Bench, p, other *lockpool.Pool) bool {
+			b.Lock(other, "a")
+			go func() { // ends with the test
+				for range p.Observe(b.Ctx, "a") {
+				}
+			}()
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				ctx := locktest.Timeout(t, time.Hour)
+				b.Ctx = ctx
+				p, other := b.PoolWithTimeout(timeout, lockpool.WithKeptLocks(10, time.Hour)), b.PoolWithTimeout(timeout)
+				require.NoError(t, other.Ping(ctx))
+				id := sessionsOf(b, p)[0]
+				idle := use(b, p, other)
+				time.Sleep(2 * timeout)
+				sent := func(ops ...zktest.Op) *zktest.Fault {
+					return s.Inject(zktest.Rule{
+						Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: ops},
+						Times: zktest.Always, Do: zktest.Pass(),
+					})
+				}
+				all, syncs, writes := sent(), sent(zktest.OpSync), sent(zktest.OpMulti)
+				time.Sleep(10 * timeout)
+				if !idle {
+					time.Sleep(timeout) // until the rest ends
+					require.GreaterOrEqual(t, writes.Fired(), 25, "the lease needs writes")
+					return
+				}
+				require.InDelta(t, 30, syncs.Fired(), 1)
+				require.Equal(t, syncs.Fired(), all.Fired())
+				for _, r := range locktest.Requests(s, func() { b.Unlock(b.Lock(p, "new")) }) {
+					require.Contains(t, r.Paths[len(r.Paths)-1], "/new", "The creation of the node is the write that settles the doubt.")
+				}
+			})
+		})
+	}
+}
+
+// An idle session lives through an outage shorter than the session timeout. After a longer
+// outage, or on a machine that was stopped, the next call gets another session.
+func TestIdleSessionAfterAnOutage(t *testing.T) {
+	locktest.Once(t)
+	const timeout = 12 * time.Second
+	for _, lasts := range []time.Duration{timeout / 4, timeout / 2, 3 * timeout} {
+		t.Run(lasts.String(), func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				b.Ctx = locktest.Timeout(t, time.Hour)
+				p := b.PoolWithTimeout(timeout)
+				id := sessionsOf(b, p)[0]
+				time.Sleep(3 * timeout)
+				s.Partition(zktest.Selector{}, zktest.Both)
+				time.Sleep(lasts)
+				s.Heal()
+				time.Sleep(timeout / 4)
+				l := b.Lock(p, "a")
+				require.Equal(t, lasts < timeout, holderOf(s) == id)
+				require.NoError(t, l.Verify(b.Ctx))
+				b.Unlock(l)
+			})
+		})
+	}
+}
+
+// From the first use after idleness on, proofs are sent as often as ever, and the clock is read:
+// a machine that wakes learns of the end of the lease at once.
+func TestIdleSessionThatIsUsedAgain(t *testing.T) {
+	locktest.Once(t)
+	const timeout = 12 * time.Second
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+		b.Ctx = locktest.Timeout(t, time.Hour)
+		m := b.Machine()
+		p := b.PoolWithTimeout(timeout)
+		id := sessionsOf(b, p)[0]
+		time.Sleep(3 * timeout)
+		syncs := s.Inject(zktest.Rule{
+			Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpSync}},
+			Times: zktest.Always, Do: zktest.Pass(),
+		})
+		b.Until(func() bool { return syncs.Fired() == 1 }, "a sync has just been sent, and the next one is not due for a third of the timeout")
+		l := b.Lock(p, "a")
+		time.Sleep(timeout / 4)
+		require.GreaterOrEqual(t, syncs.Fired(), 3)
+		m.Suspend(timeout)
+		time.Sleep(100 * time.Millisecond)
+		require.Error(t, l.Context(b.Ctx).Err())
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+
+		id = sessionsOf(b, p)[0]
+		time.Sleep(3 * timeout)
+		m.SetWallClock(time.Hour)
+		l = b.Lock(p, "a")
+		require.NotEqual(t, id, holderOf(s), "The proofs of the idle session may be older than the clock says.")
+		id = holderOf(s)
+		b.Unlock(l)
+
+		time.Sleep(3 * timeout)
+		m.Suspend(timeout)
+		l = b.Lock(p, "a")
+		require.NotEqual(t, id, holderOf(s), "The servers may have expired the session.")
+		b.Unlock(l)
+	})
+}
+
+// holderOf returns the session that holds a node.
+func holderOf(s *zktest.Server) int64 {
+	for _, session := range s.State().Sessions {
+		if len(session.Ephemerals) > 0 {
+			return session.ID
+		}
+	}
+	return 0
+}
