@@ -20,7 +20,8 @@ import (
 // ended the session, less time than ahead may be left, or none.
 //
 // While the service answers in time, a lock is never closer to a loss than four tenths of
-// the session timeout, so ahead should be shorter. All entries into a lock share one
+// the session timeout (a fifth, just after the session has been idle), so ahead should be
+// shorter. All entries into a lock share one
 // channel for each value of ahead, until the channel is closed.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 

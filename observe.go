@@ -149,6 +149,7 @@ func (o *observer) await(ctx context.Context) {
 	defer stop()
 	o.session.calls.Add(1)
 	defer o.session.calls.Add(-1)
+	_ = o.session.Alive(canceled) // ends idleness
 	lease, since := o.session.Lease(), time.Now()
 	quiet := observeQuiet
 	if lease == math.MaxInt64 { // asking costs nothing: the service is in this process

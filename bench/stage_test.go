@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,9 +25,9 @@ type counts map[string]float64
 
 // The columns.
 const (
-	requests = "requests" // pings included
-	writes   = "writes"   // the requests that require a majority
-	watches  = "watches"  // set, less gone
+	requests = "requests"
+	writes   = "writes"  // the requests that require a majority
+	watches  = "watches" // set, less gone
 	wakeups  = "wake-ups"
 	received = "bytes to the server"
 	sent     = "bytes from it"
@@ -36,7 +37,7 @@ const (
 type stage struct {
 	*testing.T
 	server               *zktest.Server
-	requests, pings      *zktest.Fault
+	requests             *zktest.Fault
 	writes, events       *zktest.Fault
 	toServer, fromServer atomic.Int64
 	timeout              time.Duration // of sessions
@@ -51,7 +52,7 @@ func newStage(t *testing.T, timeout time.Duration) *stage {
 	count := func(ops ...zktest.Op) *zktest.Fault {
 		return s.server.Inject(zktest.Rule{Match: zktest.Match{Ops: ops}, Times: zktest.Always, Do: zktest.Pass()})
 	}
-	s.requests, s.pings, s.events = count(), count(zktest.OpPing), count(zktest.OpEvent)
+	s.requests, s.events = count(), count(zktest.OpEvent)
 	s.writes = count(append(zktest.Creates, zktest.OpDelete, zktest.OpSetData, zktest.OpMulti,
 		zktest.OpConnect, zktest.OpCloseSession)...)
 	return s
@@ -82,7 +83,7 @@ func (s *stage) measureLong(d time.Duration, parts int) counts {
 func (s *stage) counts() counts {
 	synctest.Wait()
 	return counts{
-		requests: float64(s.requests.Fired() + s.pings.Fired()),
+		requests: float64(s.requests.Fired()),
 		writes:   float64(s.writes.Fired()),
 		watches:  float64(len(s.server.State().Watches)),
 		wakeups:  float64(s.events.Fired()),
@@ -316,11 +317,28 @@ func idle(t *testing.T, n int) operations {
 	found := operations{}
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, zookeeper.DefaultSessionTimeout)
-		for range n {
-			s.connected()
+		pools := make([]*lockpool.Pool, n)
+		for i := range pools {
+			pools[i] = s.connected()
+			s.unlock(s.lock(pools[i], fmt.Sprint(i)))
 		}
 		time.Sleep(time.Minute)
 		found["sessions that do nothing, for 10 session timeouts"] = s.measureLong(10*s.timeout, min(n, 10))
+		found["all reconnect, as after an election, and nobody waits"] = s.measure(func() {
+			require.NoError(t, s.server.Restart(t.Context(), time.Second))
+			time.Sleep(4 * time.Second)
+		})
+		locks := make([]*lockpool.Lock, n)
+		found["`Lock` after that, of each another name, which had been removed"] = s.measure(func() {
+			var all sync.WaitGroup
+			for i, p := range pools {
+				all.Go(func() { locks[i] = s.lock(p, fmt.Sprint(i)) })
+			}
+			all.Wait()
+		})
+		for _, l := range locks {
+			s.unlock(l)
+		}
 	})
 	return found
 }

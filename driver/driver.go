@@ -265,7 +265,7 @@ type Session interface {
 	// clock, if the service answers nothing from now on: 0 if the session is over, and
 	// math.MaxInt64 if only Close ends the session. While the service answers, the lease
 	// never becomes much shorter than half of the session timeout, the time after which the
-	// service ends a silent session (or, for a moment after an Idler was idle, a fifth).
+	// service ends a silent session (of an Idler, for a moment after idleness, a fifth).
 	Lease() time.Duration
 
 	// Done returns a channel closed when the session is over, and before the service can

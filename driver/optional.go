@@ -209,8 +209,8 @@ type Followed struct {
 // Idler is a Session that costs the service less while nothing depends on the session.
 type Idler interface {
 	// IdleIf names a function that reports whether no node of the session is held or
-	// waited with: then nothing depends on Lease and Done until the next call of Alive. The
-	// session calls the function from time to time, with no mutex held; the function waits
-	// for nothing.
+	// waited with: then nothing depends on Lease and Done until the next call of Alive, which
+	// a caller makes after the function has begun to return false. The session calls the
+	// function from time to time, with no mutex held; the function waits for nothing.
 	IdleIf(unused func() bool)
 }

@@ -23,6 +23,7 @@ type expiry struct {
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
 
 	used   atomic.Bool                 // a request has been sent that is no proof, since the last proof
+	usedAt time.Duration               // used by renew: when used was last seen
 	unused atomic.Pointer[func() bool] // of IdleIf
 }
 
@@ -84,13 +85,18 @@ func (e *expiry) checkClock() (settled <-chan struct{}) {
 }
 
 // use is called before each request but proofs, and before each grant: it ends idleness.
-func (e *expiry) use() {
+func (s *session) use() {
+	e := &s.expiry
 	if !e.used.Load() {
 		e.used.Store(true) // before lease.use is read: rest reads in the other order
 	}
-	if e.lease.use.Load() == inUse {
-		return
+	if e.lease.use.Load() != inUse {
+		s.endIdle()
 	}
+}
+
+func (s *session) endIdle() {
+	e := &s.expiry
 	e.lease.endIdle(e.clock.Read())
 	for _, changed := range []chan struct{}{e.leaseChanged, e.proofWanted} {
 		select {
@@ -98,17 +104,23 @@ func (e *expiry) use() {
 		default:
 		}
 	}
+	s.requests.expectAnswer()
 }
 
-// rest makes the session idle if no request has been sent since the last proof but proofs,
-// and nothing depends on the session.
+// rest makes the session idle if no request but proofs has been sent for some time, and
+// nothing depends on the session. The session becomes idle only before a proof, whose answer
+// has the server given more time for the next one.
 func (e *expiry) rest() {
 	unused := e.unused.Load()
 	if unused == nil || e.lease.use.Load() == idle {
 		return
 	}
 	e.lease.use.Store(asking)
-	if !e.used.Swap(false) && (*unused)() {
+	now := e.now()
+	if e.used.Swap(false) {
+		e.usedAt = now
+	}
+	if now-e.usedAt >= e.lease.idleAfter() && (*unused)() {
 		e.lease.beginIdle()
 	}
 	e.lease.use.CompareAndSwap(asking, inUse)
@@ -119,7 +131,7 @@ func (s *session) IdleIf(unused func() bool) { s.expiry.unused.Store(&unused) }
 
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
-	s.expiry.use()
+	s.use()
 	if settled := s.expiry.checkClock(); settled != nil {
 		select {
 		case <-settled:
@@ -180,6 +192,9 @@ func (s *session) renew() {
 		}
 		if err := s.prove(write); err == nil {
 			s.expiry.suspended.Store(int64(suspended))
+			if s.expiry.isIdle() && !s.expiry.lease.allowsIdle() {
+				s.endIdle()
+			}
 			continue
 		}
 		if !s.sleep(s.expiry.clock.Span(s.expiry.lease.retryPause())) { // spares an overloaded server

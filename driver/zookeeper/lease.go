@@ -86,15 +86,17 @@ import (
 // # Idle sessions
 //
 // While nothing is held or awaited on the session, there is nothing to end in time. An idle
-// session sends a sync every third of T, which keeps the session at the servers, and no
-// write. The lease, without the write, ends T after the newest handshake or sync, and only
-// says that the session is given up: another session serves the next caller faster.
+// session sends a sync 0.28 T after the last one was answered, so that the two are x and y,
+// and no write. The lease, without the write, ends T after the newest handshake or sync, and
+// only says that the session is given up: another session serves the next caller faster.
 //
 // The first request of the next caller ends the idleness, and begins a doubt as after a jump
 // of the clock. So nothing is granted until a write begun by then has been answered: usually
-// the creation of the caller's node, which is z, with two syncs as x and y. The lease is then
-// 0.23 T to 0.6 T. Two more proofs, or with the creation as y one, have the last sync become
-// x as soon as possible.
+// the creation of the caller's node, which is z, with two syncs as x and y. As soon as
+// possible, two more proofs, or with the creation as y one, have the last sync become x. Until
+// then the lease is at least 0.25 T, less twice the time of an answer; from 0.4 T after the
+// creation on, the lease is as of any session. If answers take longer than T/50, the session
+// does not become idle.
 //
 // A stop of the machine that the system does not report would make x older than the clock
 // says. So an idle session compares the clocks at each sync, and at the end of the idleness.
@@ -113,6 +115,7 @@ type lease struct {
 	skew      time.Duration // how far the wall clock was ahead of ours
 	compared  time.Duration // when skew was measured
 	settled   chan struct{} // closed when the doubt is settled; nil if there is no doubt
+	jumpedAt  time.Duration // when the proofs were forgotten because of a jump
 	doubted   time.Duration // when the doubt began, or began again
 	writeAt   time.Duration // when a write is sent to settle the doubt
 	idleProof time.Duration // when the last proof of the last idleness began
@@ -142,9 +145,10 @@ const (
 	late = 3
 	// apart is the time between x and y: half a tick, if T is two ticks, and a moment.
 	apart = 25 + late
-	// idleProofsPerTimeout is how many proofs an idle session sends in T: when the idleness
-	// ends, x is no older than two intervals.
-	idleProofsPerTimeout = 3
+	// A session becomes idle when unused for T/idlePart, and only if a proof is answered
+	// within T/quickPart.
+	idlePart  = 3
+	quickPart = 50
 	// Proofs within T/proofGrain count as one.
 	proofGrain = 64
 	// T/driftPart is subtracted for the drift of clocks.
@@ -159,7 +163,9 @@ const (
 func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.activeAt, l.heardAt = max(l.activeAt, begin), begin
+	if l.heardAt = begin; begin >= l.jumpedAt {
+		l.activeAt = max(l.activeAt, begin)
+	}
 	if created { // a transaction
 		l.timeout, l.majorityAt = timeout, begin
 	}
@@ -179,7 +185,8 @@ func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write
 	if write {
 		l.majorityAt = max(l.majorityAt, begin)
 	}
-	if n := len(l.proofs); n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
+	n := len(l.proofs)
+	if begin >= l.jumpedAt && (n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain) {
 		if y := lastCompletedBefore(l.proofs, begin-l.timeout*late/100); y >= 0 {
 			if x := lastCompletedBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
 				l.activeAt = max(l.activeAt, l.proofs[x].begin)
@@ -216,8 +223,8 @@ func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 
 // compare is checkSkew with mu held.
 func (l *lease) compare(now, skew time.Duration) {
-	rests, idle := min(l.activeAt, l.majorityAt), l.use.Load() == idle
-	if idle {
+	rests, unheld := min(l.activeAt, l.majorityAt), l.unproved || l.use.Load() == idle
+	if unheld {
 		rests = l.activeAt
 	}
 	switch jumped := (skew - l.skew).Abs() > l.maxSkew(); {
@@ -225,8 +232,8 @@ func (l *lease) compare(now, skew time.Duration) {
 		return
 	case !jumped && rests <= l.compared: // later, drift is allowed
 		return
-	case jumped && idle:
-		l.proofs, l.activeAt = nil, -l.timeout
+	case jumped && unheld:
+		l.proofs, l.activeAt, l.jumpedAt = nil, -l.timeout, now
 	case jumped:
 		l.doubt(now, now)
 	}
@@ -243,13 +250,33 @@ func (l *lease) doubt(now, writeAt time.Duration) {
 }
 
 // beginIdle makes the session idle, unless the session has been used since use was set to
-// asking.
+// asking, or the servers are slow.
 func (l *lease) beginIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.settled == nil && l.use.CompareAndSwap(asking, idle) {
+	if l.settled == nil && l.isQuick() && l.use.CompareAndSwap(asking, idle) {
 		l.update()
 	}
+}
+
+// idleAfter is how long a session must have been unused to become idle.
+func (l *lease) idleAfter() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.timeout / idlePart
+}
+
+// allowsIdle is isQuick for callers without mu.
+func (l *lease) allowsIdle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isQuick()
+}
+
+// isQuick reports whether the last proofs were answered in time for idleness: an idle session
+// has a shorter lease when used again, of which slow proofs would leave too little.
+func (l *lease) isQuick() bool {
+	return !slices.ContainsFunc(l.proofs, func(p proof) bool { return p.end-p.begin > l.timeout/quickPart })
 }
 
 // endIdle ends idleness.
@@ -262,7 +289,7 @@ func (l *lease) endIdle(now, skew time.Duration) {
 		if n := len(l.proofs); n > 0 {
 			l.idleProof = l.proofs[n-1].begin
 		}
-		l.doubt(now, now+l.timeout/proofGrain)
+		l.doubt(now, now+l.timeout/proofsPerTimeout)
 		l.update()
 	}
 }
@@ -314,22 +341,14 @@ func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 		last = max(last, l.proofs[n-1].begin)
 	}
 	if l.use.Load() == idle {
-		most := l.timeout / idleProofsPerTimeout
-		return false, max(min(last+most, l.nextX()+2*most), last+interval) - now
+		if n := len(l.proofs); n > 0 {
+			last = max(last, l.proofs[n-1].end)
+		}
+		return false, last + l.timeout*apart/100 - now
 	}
 	writeAt := l.majorityAt + proofsPerWrite*interval
 	catchUp := max(l.catchUp(), last+l.timeout/proofGrain) // earlier, it would not count
 	return now >= writeAt, min(last+interval, writeAt, catchUp) - now
-}
-
-// nextX returns the beginning of the x that the next proof would have, after a moment.
-func (l *lease) nextX() time.Duration {
-	if n := len(l.proofs); n > 0 {
-		if x := lastCompletedBefore(l.proofs, l.proofs[n-1].begin-l.timeout*apart/100); x >= 0 {
-			return max(l.activeAt, l.proofs[x].begin)
-		}
-	}
-	return l.activeAt
 }
 
 // catchUp returns when the next proof, as y or as z, has a younger x, if one from before the

@@ -89,7 +89,7 @@ func (a arrivals) Read(p []byte) (int, error) {
 }
 
 // extendDeadline gives the server time for its next packet. A proof is sent every twelfth
-// of the session timeout, or every third on an idle session (lease.go), so a quarter more
+// of the session timeout, or 0.28 of it apart on an idle session (lease.go), so a quarter more
 // without an answer means that another server is needed. A slightly wrong deadline does no
 // harm and saves a timer.
 func (l *link) extendDeadline() error {

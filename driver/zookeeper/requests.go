@@ -161,6 +161,16 @@ func (r *requests) sendWaiting() {
 	l.flush()
 }
 
+// expectAnswer gives the server of an idle session no more time for an answer than the server
+// of any other session.
+func (r *requests) expectAnswer() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.link != nil {
+		_ = r.link.conn.SetReadDeadline(time.Now().Add(r.link.maxSilence)) // an error shows in the next read
+	}
+}
+
 // connected reports whether the session is established on a connection.
 func (r *requests) connected() bool {
 	r.mu.Lock()

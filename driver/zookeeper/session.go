@@ -83,7 +83,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
 		plainNodes:  plainNodes{byPath: map[string]plainNodesAt{}},
 	}
-	s.requests.clock, s.requests.use = s.expiry.clock, s.expiry.use
+	s.requests.clock, s.requests.use = s.expiry.clock, s.use
 	var err error
 	s.client, s.events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(hosts{s}),
