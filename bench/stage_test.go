@@ -324,9 +324,13 @@ func idle(t *testing.T, n int) operations {
 		}
 		time.Sleep(time.Minute)
 		found["sessions that do nothing, for 10 session timeouts"] = s.measureLong(10*s.timeout, min(n, 10))
+		for sent := s.requests.Fired(); s.requests.Fired() == sent; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond) // all have just sent their syncs
 		found["all reconnect, as after an election, and nobody waits"] = s.measure(func() {
 			require.NoError(t, s.server.Restart(t.Context(), time.Second))
-			time.Sleep(4 * time.Second)
+			time.Sleep(2500 * time.Millisecond)
 		})
 		locks := make([]*lockpool.Lock, n)
 		found["`Lock` after that, of each another name, which had been removed"] = s.measure(func() {
