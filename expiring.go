@@ -21,8 +21,8 @@ import (
 //
 // While the service answers in time, a lock is never closer to a loss than four tenths of
 // the session timeout (a fifth, just after the session has been idle), so ahead should be
-// shorter. All entries into a lock share one
-// channel for each value of ahead, until the channel is closed.
+// shorter. All entries into a lock share one channel for each value of ahead, until the
+// channel is closed.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 
 // Expiring is [Lock.Expiring] for the first of the locks about to be lost.

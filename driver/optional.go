@@ -208,9 +208,10 @@ type Followed struct {
 
 // Idler is a Session that costs the service less while nothing depends on the session.
 type Idler interface {
-	// IdleIf names a function that reports whether no node of the session is held or
-	// waited with: then nothing depends on Lease and Done until the next call of Alive, which
-	// a caller makes after the function has begun to return false. The session calls the
-	// function from time to time, with no mutex held; the function waits for nothing.
+	// IdleIf names a function that reports whether the session is unused: no node of the
+	// session is held, and no call waits. Then Lease and Done need not be proved. A user of
+	// the session first has the function return false, and then calls Alive: after a nil
+	// error, Lease and Done hold again. The session calls the function from time to time,
+	// with no mutex held; the function waits for nothing.
 	IdleIf(unused func() bool)
 }

@@ -34,9 +34,6 @@ const tick = 50 * time.Millisecond
 
 func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano())%tick }
 
-// isIdle reports whether nothing depends on the session.
-func (e *expiry) isIdle() bool { return e.lease.use.Load() == idle }
-
 // now returns the time since the session began.
 func (e *expiry) now() time.Duration { return e.clock.Now() }
 
@@ -83,51 +80,6 @@ func (e *expiry) checkClock() (settled <-chan struct{}) {
 	}
 	return settled
 }
-
-// use is called before each request but proofs, and before each grant: it ends idleness.
-func (s *session) use() {
-	e := &s.expiry
-	if !e.used.Load() {
-		e.used.Store(true) // before lease.use is read: rest reads in the other order
-	}
-	if e.lease.use.Load() != inUse {
-		s.endIdle()
-	}
-}
-
-func (s *session) endIdle() {
-	e := &s.expiry
-	e.lease.endIdle(e.clock.Read())
-	for _, changed := range []chan struct{}{e.leaseChanged, e.proofWanted} {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	s.requests.expectAnswer()
-}
-
-// rest makes the session idle if no request but proofs has been sent for some time, and
-// nothing depends on the session. The session becomes idle only before a proof, whose answer
-// has the server given more time for the next one.
-func (e *expiry) rest() {
-	unused := e.unused.Load()
-	if unused == nil || e.lease.use.Load() == idle {
-		return
-	}
-	e.lease.use.Store(asking)
-	now := e.now()
-	if e.used.Swap(false) {
-		e.usedAt = now
-	}
-	if now-e.usedAt >= e.lease.idleAfter() && (*unused)() {
-		e.lease.beginIdle()
-	}
-	e.lease.use.CompareAndSwap(asking, inUse)
-}
-
-// IdleIf implements driver.Idler.
-func (s *session) IdleIf(unused func() bool) { s.expiry.unused.Store(&unused) }
 
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
@@ -192,7 +144,7 @@ func (s *session) renew() {
 		}
 		if err := s.prove(write); err == nil {
 			s.expiry.suspended.Store(int64(suspended))
-			if s.expiry.isIdle() && !s.expiry.lease.allowsIdle() {
+			if s.expiry.lease.idleOnSlowServers() {
 				s.endIdle()
 			}
 			continue

@@ -121,7 +121,7 @@ func (l *link) handshake() error {
 		s.noteOpenDuration(s.expiry.now() - l.began)
 		l.requested = false
 	}
-	l.slack, l.maxSilence, l.maxIdle = timeout/32, timeout/4, timeout/idlePart
+	l.slack, l.maxSilence, l.maxIdle = timeout/32, timeout/4, timeout*apart/100
 	s.connection.secret = func() []byte { return response[8:] }
 	s.outage.end(l.to)
 	s.lastGoodIP.Store(l.to.server, l.to.ip)

@@ -4,7 +4,6 @@ package zookeeper
 // alive.
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -83,24 +82,7 @@ import (
 // The argument does not cover an observer behind another follower (observerMasterPort),
 // whose reports take two steps: list voting members.
 //
-// # Idle sessions
-//
-// While nothing is held or awaited on the session, there is nothing to end in time. An idle
-// session sends a sync 0.28 T after the last one was answered, so that the two are x and y,
-// and no write. The lease, without the write, ends T after the newest handshake or sync, and
-// only says that the session is given up: another session serves the next caller faster.
-//
-// The first request of the next caller ends the idleness, and begins a doubt as after a jump
-// of the clock. So nothing is granted until a write begun by then has been answered: usually
-// the creation of the caller's node, which is z, with two syncs as x and y. As soon as
-// possible, two more proofs, or with the creation as y one, have the last sync become x. Until
-// then the lease is at least 0.25 T, less twice the time of an answer; from 0.4 T after the
-// creation on, the lease is as of any session. If answers take longer than T/50, the session
-// does not become idle.
-//
-// A stop of the machine that the system does not report would make x older than the clock
-// says. So an idle session compares the clocks at each sync, and at the end of the idleness.
-// After a jump no earlier proof counts as x, and a session then used without an x ends.
+// idle.go has what holds for a session that nothing depends on.
 type lease struct {
 	ends atomic.Int64 // since the session began; 0 if there is no lease yet
 	use  atomic.Int32 // inUse, asking or idle; changed from or to idle with mu held
@@ -122,13 +104,6 @@ type lease struct {
 	unproved  bool          // the doubt began with the end of idleness: there is no lease yet
 }
 
-// The states of lease.use.
-const (
-	inUse  = iota
-	asking // becoming idle, unless the session is used
-	idle
-)
-
 // proof has the times of a request through the leader: when the request was sent, and when
 // the answer came.
 type proof struct{ begin, end time.Duration }
@@ -145,10 +120,6 @@ const (
 	late = 3
 	// apart is the time between x and y: half a tick, if T is two ticks, and a moment.
 	apart = 25 + late
-	// A session becomes idle when unused for T/idlePart, and only if a proof is answered
-	// within T/quickPart.
-	idlePart  = 3
-	quickPart = 50
 	// Proofs within T/proofGrain count as one.
 	proofGrain = 64
 	// T/driftPart is subtracted for the drift of clocks.
@@ -249,51 +220,6 @@ func (l *lease) doubt(now, writeAt time.Duration) {
 	}
 }
 
-// beginIdle makes the session idle, unless the session has been used since use was set to
-// asking, or the servers are slow.
-func (l *lease) beginIdle() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.settled == nil && l.isQuick() && l.use.CompareAndSwap(asking, idle) {
-		l.update()
-	}
-}
-
-// idleAfter is how long a session must have been unused to become idle.
-func (l *lease) idleAfter() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.timeout / idlePart
-}
-
-// allowsIdle is isQuick for callers without mu.
-func (l *lease) allowsIdle() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.isQuick()
-}
-
-// isQuick reports whether the last proofs were answered in time for idleness: an idle session
-// has a shorter lease when used again, of which slow proofs would leave too little.
-func (l *lease) isQuick() bool {
-	return !slices.ContainsFunc(l.proofs, func(p proof) bool { return p.end-p.begin > l.timeout/quickPart })
-}
-
-// endIdle ends idleness.
-func (l *lease) endIdle(now, skew time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.compare(now, skew)
-	if l.use.Swap(inUse) == idle {
-		l.majorityAt, l.unproved = now, true // true when the doubt is settled
-		if n := len(l.proofs); n > 0 {
-			l.idleProof = l.proofs[n-1].begin
-		}
-		l.doubt(now, now+l.timeout/proofsPerTimeout)
-		l.update()
-	}
-}
-
 // inDoubt reports whether the wall clock has jumped, and no proof since has settled the doubt.
 func (l *lease) inDoubt() bool {
 	l.mu.Lock()
@@ -349,23 +275,6 @@ func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	writeAt := l.majorityAt + proofsPerWrite*interval
 	catchUp := max(l.catchUp(), last+l.timeout/proofGrain) // earlier, it would not count
 	return now >= writeAt, min(last+interval, writeAt, catchUp) - now
-}
-
-// catchUp returns when the next proof, as y or as z, has a younger x, if one from before the
-// end of the idleness can be.
-func (l *lease) catchUp() time.Duration {
-	at := time.Duration(math.MaxInt64)
-	for i, x := range l.proofs {
-		if x.begin <= l.activeAt || x.begin > l.idleProof {
-			continue
-		}
-		yBegin := x.end + l.timeout*apart/100
-		if y := slices.IndexFunc(l.proofs[i:], func(y proof) bool { return y.begin >= yBegin }); y >= 0 {
-			return l.proofs[i+y].end + l.timeout*late/100
-		}
-		at = min(at, yBegin)
-	}
-	return at
 }
 
 // retryPause is how long to wait after a failed proof.
