@@ -99,9 +99,15 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	}{
 		{"queued", func() { awaitWatches(ctx, t, all, *crowd) }},
 		{"queued again", func() {
+			before := make([]*link, len(all))
+			for i, s := range all {
+				before[i] = s.connection.current()
+			}
 			cut()
-			for countWatches(t, all) >= *crowd {
-				time.Sleep(time.Millisecond)
+			for i, s := range all { // one after the other: their watches may never be gone all at once
+				for s.connection.current() == before[i] {
+					time.Sleep(time.Millisecond)
+				}
 			}
 			awaitWatches(ctx, t, all, *crowd)
 			runtime.GC()
