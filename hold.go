@@ -355,7 +355,6 @@ type release struct {
 	hold  *hold
 	began time.Time // if reported
 	asked bool      // the service was asked to remove the node
-	local bool      // other handles of the pool have the lock, so the node stays
 	cause error     // of the hold's end, if ended here
 	err   error     // for the caller
 
@@ -439,8 +438,7 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 		r.conclude(wait, err)
 		left = h.leave(cause, nothingMore) // even without a watch: the next holder watches at once (tenancy.add)
 	}
-	r.asked, r.local = left == gaveBack, left == passedOn || left == staysKept
-	if r.asked {
+	if r.asked = left == gaveBack; r.asked {
 		r.conclude(wait, t.removeNode(wait))
 		return r
 	}
@@ -515,8 +513,8 @@ func (r release) report(ctx context.Context) {
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
 	}
-	if r.asked || r.local {
-		h.telemetry.Released(ctx, r.began, h.knownToken(), r.local, r.err)
+	if r.asked {
+		h.telemetry.Released(ctx, r.began, h.knownToken(), r.err)
 	}
 }
 

@@ -376,14 +376,7 @@ func (a *acquisition) takeKept() (*tenancy, int) {
 	if t == nil {
 		return nil, 0
 	}
-	accepted := false
-	defer func() {
-		if !accepted { // user code panics
-			t.tenancy.drop()
-		}
-	}()
-	a.onSession(t.tenancy.session)
-	accepted = true
+	a.progress.onSession(t.tenancy.session)
 	return t.tenancy, turn
 }
 

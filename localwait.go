@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
@@ -27,7 +28,7 @@ func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err 
 	if a.local.alone {
 		return nil, 0, nil
 	}
-	w, report := a.joinLocally()
+	w := a.joinLocally()
 	if w == nil {
 		return nil, 0, nil
 	}
@@ -40,33 +41,50 @@ func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err 
 	select {
 	case <-w.done:
 	default:
-		a.waits(report)
-		select {
-		case <-w.done:
-			if w.wasKept {
-				a.progress.kept()
-			}
-		case <-ctx.Done():
-			return nil, 0, a.explainLocally(ctx)
+		a.waits(a.WaitingLocally)
+		if err := a.awaitLocally(ctx, w); err != nil {
+			return nil, 0, err
 		}
 	}
 	if w.turns != nil {
 		t = w.turns.tenancy
-		a.onSession(t.session)
+		a.progress.onSession(t.session)
 	}
 	accepted = true
 	return t, w.turn, w.err
 }
 
-// joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
-// which may have a turn already, and what reports the requests that it waits for.
-func (a *acquisition) joinLocally() (w *localWaiter, report func()) {
-	w = &a.local
-	waits, predecessor, holder := a.pool.local.join(a.name, w)
-	if !waits {
-		return nil, nil
+// awaitLocally waits for the end of the wait in memory.
+func (a *acquisition) awaitLocally(ctx context.Context, w *localWaiter) error {
+	var long <-chan time.Time
+	if timer := a.UntilLong(); timer != nil {
+		defer timer.Stop()
+		long = timer.C
 	}
-	return w, func() { a.WaitingLocally(predecessor, holder) }
+	for {
+		select {
+		case <-w.done:
+			if w.wasKept {
+				a.progress.kept()
+			}
+			return nil
+		case <-long:
+			a.WaitingLong()
+		case <-ctx.Done():
+			return a.explainLocally(ctx)
+		}
+	}
+}
+
+// joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
+// which may have a turn already.
+func (a *acquisition) joinLocally() *localWaiter {
+	waits, predecessor, holder := a.pool.local.join(a.name, &a.local)
+	if !waits {
+		return nil
+	}
+	a.Behind(predecessor, holder)
+	return &a.local
 }
 
 // giveUpTurn gives up the place in the queue, or what the call has got meanwhile.

@@ -33,7 +33,7 @@ func instrumentHold(p *Pool, h *hold) {
 	a := acquisition{pool: p, name: h.name, call: context.Background()}
 	h.telemetry.Begin(a.call, p.telemetry, a.lock(), true)
 	h.reportEnd(ErrNotHeld)
-	h.telemetry.Released(a.call, h.life.began, 0, false, nil)
+	h.telemetry.Released(a.call, h.life.began, 0, nil)
 	h.telemetry.Reentered(0)
 }
 

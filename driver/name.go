@@ -5,7 +5,6 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -17,8 +16,16 @@ import (
 // Limit. The first is not Waits or Records.
 func CheckName(name string) error {
 	const most = 512
-	parts := strings.Split(name, "/")
-	last := parts[len(parts)-1]
+	first, _, several := strings.Cut(name, "/")
+	last := name[strings.LastIndexByte(name, '/')+1:]
+	hasPart := func(part string) bool {
+		for p := range strings.SplitSeq(name, "/") {
+			if p == part {
+				return true
+			}
+		}
+		return false
+	}
 	switch {
 	case name == "":
 		return errors.New("it is empty")
@@ -30,15 +37,15 @@ func CheckName(name string) error {
 		return errors.New("it is not valid UTF-8")
 	case strings.ContainsFunc(name, unicode.IsControl):
 		return errors.New("it has a control character")
-	case slices.Contains(parts, ""):
+	case hasPart(""):
 		return errors.New("it has an empty part (two slashes, or one at either end)")
-	case slices.Contains(parts, "."), slices.Contains(parts, ".."):
+	case hasPart("."), hasPart(".."):
 		return errors.New("the parts . and .. cannot be used")
-	case len(parts) > 1 && (last == Guards || last == Leases || last == Limit):
+	case several && (last == Guards || last == Leases || last == Limit):
 		return fmt.Errorf("%s is where a semaphore keeps its nodes", last)
-	case parts[0] == Records:
+	case first == Records:
 		return fmt.Errorf("%s is where the records of finished runs are", Records)
-	case parts[0] == Waits:
+	case first == Waits:
 		return fmt.Errorf("%s is where calls that wait for plain locks have nodes; use another name", Waits)
 	}
 	return nil

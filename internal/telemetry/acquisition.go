@@ -30,14 +30,17 @@ type Acquisition struct {
 	position int    // in the queue when joining it; -1 before
 	wakeups  int
 	requeues int
+	local    bool // granted in memory
 
-	waiting bool       // has waited for other contenders
-	kept    bool       // one of them kept the lock
-	wait    trace.Span // nil until waiting is set
-	region  *rtrace.Region
-	linked  []trace.SpanID
-	room    [2]trace.SpanID // for the first of them
-	counted bool            // counted among the waiters
+	waiting   bool // has waited for other contenders
+	kept      bool // one of them kept the lock
+	waitBegan time.Time
+	wait      trace.Span // nil before startWait
+	inMemory  *inMemory  // nil if there is nothing to link to
+	region    *rtrace.Region
+	linked    []trace.SpanID
+	room      [2]trace.SpanID // for the first of them
+	counted   bool            // counted among the waiters
 
 	attrs, waitAttrs attributes // of the spans, if recorded
 }
@@ -103,9 +106,8 @@ func (a *Acquisition) Queued(self driver.Node, position, length int) {
 
 // Waiting implements recipe.Observer.
 func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
-	if a.wait == nil {
-		a.beginWait()
-	}
+	a.beginWait()
+	a.startWait()
 	if !a.wait.IsRecording() {
 		return false
 	}
@@ -129,24 +131,58 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	return true
 }
 
-// WaitingLocally reports a wait for other handles of the pool: for the request before this
-// one, and for the holder's, as far as they have spans.
-func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
-	if a.wait == nil {
-		a.beginWait()
+// inMemory is what a wait for other handles of the pool is linked to.
+type inMemory struct{ holder, predecessor trace.SpanContext }
+
+// longInMemory is how long a wait for other handles of the pool is to have a span. A shorter
+// wait has none: it is all that the acquisition consists of, whose span has the links.
+const longInMemory = 10 * time.Millisecond
+
+// Behind says what the acquisition waits for if WaitingLocally follows: the request before
+// this one, and the holder's, as far as they have spans. Behind calls no user code.
+func (a *Acquisition) Behind(predecessor, holder trace.SpanContext) {
+	if !a.t.NoLinks && (predecessor.IsValid() || holder.IsValid()) {
+		a.inMemory = &inMemory{holder, predecessor}
 	}
-	if !a.wait.IsRecording() || a.t.NoLinks {
-		return
+}
+
+// WaitingLocally reports a wait for other handles of the pool.
+func (a *Acquisition) WaitingLocally() {
+	a.beginWait()
+	if a.wait != nil {
+		a.linkInMemory(a.wait)
 	}
-	a.linkToSpan(holder, roleHolder, false)
-	a.linkToSpan(predecessor, rolePredecessor, false) // unless predecessor is the holder
+}
+
+// UntilLong returns a timer for the call of WaitingLong, or nil: after a short wait, the next
+// is likely to be short, and a timer costs as much as a span.
+func (a *Acquisition) UntilLong() *time.Timer {
+	if !a.Traced() || a.t.shortWaits.Load() {
+		return nil
+	}
+	return time.NewTimer(longInMemory)
+}
+
+// WaitingLong reports that the wait for other handles of the pool has become long.
+func (a *Acquisition) WaitingLong() { a.startWait() }
+
+// linkInMemory links a span to what the acquisition waited for in memory.
+func (a *Acquisition) linkInMemory(span trace.Span) {
+	if m := a.inMemory; m != nil && span.IsRecording() {
+		a.link(span, m.holder, roleHolder, false)
+		a.link(span, m.predecessor, rolePredecessor, false) // unless predecessor is the holder
+	}
 }
 
 // Holder implements recipe.Observer.
 func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, roleHolder) }
 
+// beginWait counts the waiting acquisition.
 func (a *Acquisition) beginWait() {
-	a.waiting = true
+	if a.waiting {
+		return
+	}
+	a.waiting, a.waitBegan = true, time.Now()
 	if rtrace.IsEnabled() {
 		a.region = rtrace.StartRegion(a.ctx, spanWait)
 	}
@@ -154,40 +190,45 @@ func (a *Acquisition) beginWait() {
 		profiles().waiting.Add(a, 1)
 	}
 	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
-	a.wait = trace.SpanFromContext(context.Background()) // does nothing
-	if a.Traced() {
-		a.beginWaitSpan()
-	}
 }
 
-func (a *Acquisition) beginWaitSpan() {
-	_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
+// startWait starts the span of the wait, unless started.
+func (a *Acquisition) startWait() {
+	if a.wait != nil {
+		return
+	}
+	if !a.Traced() {
+		a.wait = trace.SpanFromContext(context.Background()) // does nothing
+		return
+	}
+	_, a.wait = a.t.tracer.Start(a.ctx, spanWait, trace.WithTimestamp(a.waitBegan))
 	if a.wait.IsRecording() {
 		a.waitAttrs.addLock(a.lock)
 		if a.position >= 0 {
 			a.waitAttrs.add(keyPosition.Int(a.position))
 		}
 	}
+	a.linkInMemory(a.wait)
 }
 
 // linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
 	owner := nodedata.Parse(data)
-	a.linkToSpan(owner.SpanContext(), role, owner.Local)
+	a.link(a.wait, owner.SpanContext(), role, owner.Local)
 }
 
-// linkToSpan is linkTo for a span. tenancy says that the process of the linked request may
-// have passed the lock on to others, and one of them may be in the way.
-func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool) {
-	const most = 32 // links of one wait
-	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
+// link links a span to the span of another request. tenancy says that the process of the
+// linked request may have passed the lock on to others, and one of them may be in the way.
+func (a *Acquisition) link(span trace.Span, to trace.SpanContext, role string, tenancy bool) {
+	const most = 32 // links of one acquisition
+	if !to.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, to.SpanID()) {
 		return
 	}
 	if a.linked == nil {
 		a.linked = a.room[:0]
 	}
-	a.linked = append(a.linked, sc.SpanID())
-	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: linkAttributes[linkRole{role, tenancy}]})
+	a.linked = append(a.linked, to.SpanID())
+	span.AddLink(trace.Link{SpanContext: to, Attributes: linkAttributes[linkRole{role, tenancy}]})
 }
 
 // The roles of the requests that a wait is linked to.
@@ -237,9 +278,8 @@ func (a *Acquisition) Requeued(why error) {
 func (a *Acquisition) Deadlocked(err error, others []trace.SpanContext) {
 	a.t.deadlock(a.ctx, a.lock)
 	a.t.Logger.WarnContext(a.ctx, "lockpool: deadlock", "lock", a.lock.Name, "kind", a.lock.Kind.String(), "error", err)
-	if a.wait == nil { // the cycle was found before the wait had seen the queue
-		a.beginWait()
-	}
+	a.beginWait() // if the cycle was found before the wait had seen the queue
+	a.startWait()
 	if !a.wait.IsRecording() {
 		return
 	}
@@ -262,6 +302,7 @@ func (a *Acquisition) PassedPlace() {
 // Granted reports the holding node. local says that another handle of the pool passed the
 // lock on, or shares the lock.
 func (a *Acquisition) Granted(node driver.Node, local bool) {
+	a.local = local
 	if a.span.IsRecording() {
 		a.attrs.add(keyNode.String(node.Name))
 		if local {
@@ -281,6 +322,9 @@ func (a *Acquisition) End(err error) {
 	if a.counted {
 		a.t.countWaiter(a.ctx, a.lock, -1)
 	}
+	if a.waiting && a.Traced() {
+		a.endWait()
+	}
 	if a.wait != nil {
 		a.finish(a.wait, &a.waitAttrs, err)
 	}
@@ -292,10 +336,28 @@ func (a *Acquisition) End(err error) {
 	a.finish(a.span, &a.attrs, err)
 }
 
+// endWait gives the wait a span if the wait was long, and the links to the acquisition if not.
+func (a *Acquisition) endWait() {
+	short := time.Since(a.waitBegan) < longInMemory
+	if a.t.shortWaits.Load() != short { // seldom
+		a.t.shortWaits.Store(short)
+	}
+	switch {
+	case a.wait != nil:
+	case short:
+		a.linkInMemory(a.span)
+	default:
+		a.startWait()
+	}
+}
+
 func (a *Acquisition) finish(span trace.Span, attrs *attributes, err error) {
 	if span.IsRecording() {
 		outcome, errorType := a.t.outcome(err)
-		attrs.add(keyOutcome.String(outcome), keyWakeups.Int(a.wakeups))
+		attrs.add(keyOutcome.String(outcome))
+		if !a.local || a.wakeups > 0 { // attributes cost a short turn more than anything else
+			attrs.add(keyWakeups.Int(a.wakeups))
+		}
 		if a.requeues > 0 {
 			attrs.add(keyRequeues.Int(a.requeues))
 		}

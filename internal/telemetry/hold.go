@@ -90,9 +90,9 @@ func (h *Hold) Now() (now time.Time) {
 	return now
 }
 
-// Released reports a release by the service or, if local is true, a release that left the
-// lock to other handles of the pool.
-func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local bool, err error) {
+// Released reports a release by the service. A lock left to other handles of the pool is not
+// reported.
+func (h *Hold) Released(ctx context.Context, began time.Time, token int64, err error) {
 	if !h.traced {
 		return
 	}
@@ -102,9 +102,6 @@ func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local
 		return
 	}
 	attrs := h.attributes(token)
-	if local {
-		attrs.add(keyLocal.Bool(true))
-	}
 	attrs.setOn(span)
 	if err != nil {
 		h.t.fail(span, err)

@@ -93,6 +93,8 @@ type Telemetry struct {
 	longWaits longWaits
 	traces    atomic.Bool // the latest acquisition had a tracer provider
 	meters
+
+	shortWaits atomic.Bool // the latest wait was shorter than longInMemory
 }
 
 // New returns the telemetry of a pool.
