@@ -73,22 +73,28 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 // beginAcquisition is a separate function, as others below are, because the cost of a
 // waiter is the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
-	ctx, giveUp := bound(ctx, h.until(h.pool)) // calls methods of the caller's context
-	var err error
+	ctx, giveUp := context.WithCancelCause(ctx) // calls methods of the caller's context
+	if err := h.setAcquiring(giveUp); err != nil {
+		giveUp(nil)
+		return ctx, err
+	}
+	if until := h.until(h.pool); until.Err() != nil { // perhaps since Shutdown or Close looked
+		giveUp(context.Cause(until))
+	}
+	return ctx, nil
+}
+
+func (h *Handle) setAcquiring(giveUp context.CancelCauseFunc) error {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
 	case h.acquiring:
-		err = ErrConcurrentUse
+		return ErrConcurrentUse
 	case h.closed.Load():
-		err = h.cause
-	default:
-		h.acquiring, h.giveUp = true, giveUp
+		return h.cause
 	}
-	h.mu.Unlock()
-	if err != nil {
-		giveUp(nil)
-	}
-	return ctx, err
+	h.acquiring, h.giveUp = true, giveUp
+	return nil
 }
 
 func (h *Handle) endAcquisition() {
@@ -186,11 +192,17 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		}
 		claim.Admit = a.admit
 	}
-	take, queue := a.req.recipe(claim)
+	lock, queue := a.req.recipe(claim)
 	if at.node == (driver.Node{}) && !a.req.plain { // a plain lock is created at the end of the wait
 		a.joining, a.joinBegan = s, time.Now()
 	}
-	node, err := take(within)
+	var node driver.Node
+	var err error
+	if a.req.try {
+		node, err = lock.Try(within)
+	} else {
+		node, err = lock.Acquire(within)
+	}
 	if err == nil {
 		a.noteJoined()
 	}
@@ -213,13 +225,11 @@ const handlePatience = 10 * time.Millisecond
 // handle holds a lock or because they wait behind the call in memory. Such a call does
 // without a slot for the handle if none is free: the waiters may have the slots.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
-	free := ctx
+	var patience time.Duration
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
-		var cancel context.CancelFunc
-		free, cancel = context.WithTimeout(ctx, handlePatience)
-		defer cancel()
+		patience = handlePatience
 	}
-	s, err := h.ensureSlot(ctx, free)
+	s, err := h.ensureSlot(ctx, patience)
 	if err == nil {
 		h.pool.local.note(&a.local.hasSlot)
 	}

@@ -114,7 +114,7 @@ func (h *Handle) until(p *Pool) context.Context {
 // open gets a new handle a slot. From then on the caller must close the handle.
 func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
-		_, err := h.ensureSlot(ctx, ctx)
+		_, err := h.ensureSlot(ctx, 0)
 		if err != nil && ctx.Err() != nil {
 			return h.pool.withCause(ctx, h, unanswered(err))
 		}

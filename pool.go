@@ -282,6 +282,13 @@ func (p *Pool) Ping(ctx context.Context) error {
 func (p *Pool) Shutdown(ctx context.Context) error {
 	refuseNil(ctx)
 	p.refuse(ErrPoolClosed)
+	var panicked any
+	defer raise(&panicked)
+	for _, h := range p.allHandles() {
+		if !h.holdsAny() { // others may take more locks in order to finish
+			guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
+		}
+	}
 	p.giveBackKept(true)
 	p.mu.Lock()
 	if p.drained == nil {
@@ -302,6 +309,13 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	case <-p.alive.Done(): // by Close
 	}
 	return errors.Join(err, p.Close())
+}
+
+// allHandles returns the handles. When accepting has ended, newHandle adds no more.
+func (p *Pool) allHandles() []*Handle {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.handles))
 }
 
 // Close closes the pool at once. Waiting calls return ErrPoolClosed. Everything held is
@@ -326,11 +340,11 @@ func (p *Pool) Close() error {
 		}
 		held = append(held, s.closeTenancies()...)
 	}
-	handles := slices.Collect(maps.Keys(p.handles)) // newHandle adds no more
 	p.unwatched.stop()
 	p.mu.Unlock()
 	var panicked any
 	defer raise(&panicked)
+	handles := p.allHandles()
 	for _, h := range handles { // before the sessions end, which an acquisition would take for a loss
 		guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
 	}

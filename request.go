@@ -248,22 +248,20 @@ func (r *request) mayBeKept() bool {
 
 // recipe returns the recipe for the request, and the queue of the node that will hold
 // the lock.
-func (r *request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
+func (r *request) recipe(c recipe.Claim) (lock taker, queue string) {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
-	var algorithm interface {
-		Acquire(context.Context) (driver.Node, error)
-		Try(context.Context) (driver.Node, error)
-	} = &c
-	queue = c.Queue
 	switch c.Kind {
 	case driver.Permit:
 		c.Permits, c.Limit = r.permits, r.limit
-		algorithm, queue = &recipe.Semaphore{Claim: c}, queue+"/"+driver.Leases
+		return &recipe.Semaphore{Claim: c}, c.Queue + "/" + driver.Leases
 	case driver.Plain:
-		algorithm = &recipe.Plain{Claim: c}
+		return &recipe.Plain{Claim: c}, c.Queue
 	}
-	if r.try {
-		return algorithm.Try, queue
-	}
-	return algorithm.Acquire, queue
+	return &c, c.Queue
+}
+
+// taker is a claim of any kind.
+type taker interface {
+	Acquire(context.Context) (driver.Node, error)
+	Try(context.Context) (driver.Node, error)
 }

@@ -171,9 +171,15 @@ type puddleSlot = puddle.Resource[*slot]
 // errNoFreeHandle is the error of a wait for a slot that was shorter than the context.
 var errNoFreeHandle = errors.New("no free handle")
 
-// acquireSlot waits for a slot until free ends, and for a living session until ctx ends.
-// free ends no later than ctx.
-func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
+// acquireSlot waits for a slot, for no longer than patience unless patience is 0, and for a
+// living session, until ctx ends.
+func (p *Pool) acquireSlot(ctx context.Context, patience time.Duration) (*puddleSlot, error) {
+	free := ctx
+	if patience > 0 {
+		var cancel context.CancelFunc
+		free, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
 	res, err := p.slots.Acquire(free)
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
@@ -193,9 +199,9 @@ func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
 
 // ensureSlot gets the handle a slot on a living session, and returns the session. A handle
 // without a hold moves if the session has much more to do than another one. If no slot is
-// free until free ends, the handle does without. Such handles are rare, and are not counted
+// free within patience, the handle does without. Such handles are rare, and are not counted
 // as users.
-func (h *Handle) ensureSlot(ctx, free context.Context) (s *session, err error) {
+func (h *Handle) ensureSlot(ctx context.Context, patience time.Duration) (s *session, err error) {
 	if h.slot != nil && !h.slot.Value().isOver() {
 		if !h.holdsAny() {
 			h.pool.move(h.slot.Value())
@@ -204,7 +210,7 @@ func (h *Handle) ensureSlot(ctx, free context.Context) (s *session, err error) {
 	}
 	h.releaseSlot()
 	began := time.Now()
-	slot, err := h.pool.acquireSlot(ctx, free)
+	slot, err := h.pool.acquireSlot(ctx, patience)
 	switch err {
 	case nil:
 		h.slot, s = slot, slot.Value().session

@@ -44,6 +44,7 @@ func (vs *Views) close(queue string, v *View) {
 	defer vs.mu.Unlock()
 	if v.users--; v.users == 0 {
 		delete(vs.byQueue, queue)
+		v.reuse()
 	}
 }
 
@@ -62,7 +63,19 @@ type View struct {
 	own   map[driver.Node]struct{} // of the session's waiters, and of its holders
 }
 
-func newView() *View { return &View{own: map[driver.Node]struct{}{}} }
+// spareViews are empty views, for the locks without waiters.
+var spareViews = sync.Pool{New: func() any { return &View{own: map[driver.Node]struct{}{}} }}
+
+func newView() *View { return spareViews.Get().(*View) }
+
+// reuse gives away a view without users.
+func (v *View) reuse() {
+	if len(v.own) <= 8 { // the memory of a larger map would stay
+		clear(v.own)
+		v.queue = nil
+		spareViews.Put(v)
+	}
+}
 
 // last returns the last known contender, if another one of the kind would wait behind it,
 // and otherwise the zero Node.

@@ -74,24 +74,25 @@ func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []dr
 	defer f.mu.Unlock()
 	makeRoom(f.byDir, dir, maxFastpaths)
 	last, known := f.byDir[dir]
-	now := fastpath{run: []driver.Node{node}, next: node.Seq + int64(nodeCount(node)), watched: w}
+	now := fastpath{next: node.Seq + int64(nodeCount(node)), watched: w}
 	if known && node.Seq == last.next {
 		now.streak = last.streak + 1
 	}
 	if now.streak > 0 && last.watched != nil && last.watched.Fired() == 0 {
-		now.run, now.checked = append(last.run, node), last.checked
-		if len(now.run) > 2*maxRun {
+		now.run, now.checked = last.run, last.checked
+		if len(now.run) >= 2*maxRun {
 			now.run = slices.Clone(now.run[maxRun:])
 		}
 		if last.checked {
-			behind = slices.Clip(now.run[max(0, len(now.run)-1-maxRun) : len(now.run)-1])
+			behind = slices.Clip(now.run[max(0, len(now.run)-maxRun):])
 			alone = last.alone && last.left
 			now.alone = alone
 		}
-		if alone { // what was before no longer matters
-			now.run = []driver.Node{node}
+		if alone {
+			now.run = nil // what was before no longer matters
 		}
 	}
+	now.run = append(now.run, node)
 	f.byDir[dir] = now
 	return behind, alone
 }

@@ -101,7 +101,8 @@ type joinAttempt struct {
 
 	directories int // also created: the queue's, and its parents
 
-	// What fastpaths.created returned when the create was answered.
+	// Set when the create was answered: the contender, and what fastpaths.created returned.
+	node   driver.Node // zero without a contender's name
 	behind []driver.Node
 	alone  bool
 }
@@ -131,21 +132,13 @@ func (s *session) beginJoin(dir string, endings []string, data []byte, known dri
 
 // noteCreated is called when the create has been answered.
 func (s *session) noteCreated(a *joinAttempt, dir string, q *request, watched *watch) {
-	if node, ok := created(q); ok {
-		a.behind, a.alone = s.fastpaths.created(dir, node, watched)
-	}
-}
-
-// created returns the contender created by a request, if the name is a contender's.
-func created(q *request) (driver.Node, bool) {
 	if q.err != nil {
-		return driver.Node{}, false
+		return
 	}
-	nodes := contendersOf(names(q.paths))
-	if len(nodes) != 1 {
-		return driver.Node{}, false
+	if nodes := contendersOf(names(q.paths)); len(nodes) == 1 {
+		a.node = nodes[0]
+		a.behind, a.alone = s.fastpaths.created(dir, a.node, watched)
 	}
-	return nodes[0], true
 }
 
 // needsListing reports whether the queue must be listed to know what is before the node,
@@ -160,11 +153,13 @@ func isFirst(node driver.Node) bool { return node.Seq == 0 }
 // complete reports whether an answered attempt has succeeded, and shows the queue without
 // another request.
 func (a *joinAttempt) complete() bool {
-	node, ok := created(a.create)
-	if !ok || a.listing == nil {
-		return ok && !a.needsListing(node)
+	switch {
+	case a.node == (driver.Node{}):
+		return false
+	case a.listing == nil:
+		return !a.needsListing(a.node)
 	}
-	return driver.Place(a.listing.contenders(), node) >= 0 && a.listing.isComplete()
+	return driver.Place(a.listing.contenders(), a.node) >= 0 && a.listing.isComplete()
 }
 
 // endJoin waits until an attempt has been answered, and determines its outcome.
@@ -174,7 +169,7 @@ func (a *joinAttempt) complete() bool {
 // and the nodes do not exist.
 func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
 	<-a.create.done
-	node, err := s.createdContender(a.create)
+	node, err := s.createdContender(a)
 	if a.listing != nil {
 		<-a.listing.done()
 	}
@@ -230,9 +225,10 @@ func (s *session) createContender(dir, guid string, endings []string, data []byt
 }
 
 // createdContender returns the contender whose nodes were created.
-func (s *session) createdContender(q *request) (driver.Node, error) {
-	if node, ok := created(q); ok || q.err != nil {
-		return node, q.err
+func (s *session) createdContender(a *joinAttempt) (driver.Node, error) {
+	q := a.create
+	if a.node != (driver.Node{}) || q.err != nil {
+		return a.node, q.err
 	}
 	for _, path := range q.paths {
 		_ = s.removeOne(path, false)

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -30,10 +32,20 @@ const (
 // newRequest returns a request with room for size bytes or a little more: the fields of the
 // operation, which follow. The xid and the length are not known yet.
 func newRequest(op int32, size int) *request {
-	packet := make([]byte, 8, 12+size)
-	q := &request{op: op, answer: minAnswer, packet: appendInt(packet, op), done: make(chan struct{})}
+	q := &request{op: op, answer: minAnswer, buffer: buffers.Get().(*[]byte), done: make(chan struct{})}
+	q.packet = appendInt(append(slices.Grow((*q.buffer)[:0], 12+size), make([]byte, 8)...), op)
 	q.callers.Store(1)
 	return q
+}
+
+// buffers are for packets, which are short-lived.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// copied gives away the packet when it has been copied into what is to be written.
+func (q *request) copied() {
+	*q.buffer, q.packet = q.packet, nil
+	buffers.Put(q.buffer)
+	q.buffer = nil
 }
 
 func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request {

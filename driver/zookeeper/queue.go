@@ -103,17 +103,18 @@ func (s *session) remove(dir string, node driver.Node) error {
 
 // startRemoval sends the first request to remove a contender.
 func (s *session) startRemoval(dir string, node driver.Node) *request {
-	names := nodeNames(node)
-	q := deleteRequest(dir+"/"+names[0], -1)
-	if len(names) > 1 {
+	first := dir + "/" + node.Name
+	q := deleteRequest(first, -1)
+	if nodeCount(node) > 1 {
 		var ops []any
-		for _, name := range names {
+		for _, name := range nodeNames(node) {
 			ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
 		}
 		q = multiRequest(ops...)
 	}
-	w := s.watches.leaving(dir + "/" + names[0])
-	q.noted = func(q *request) { s.noteLeft(w, q.err) }
+	if w := s.watches.leaving(first); w != nil {
+		q.noted = func(q *request) { s.noteLeft(w, q.err) }
+	}
 	return s.requests.send(q)
 }
 

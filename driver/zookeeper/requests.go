@@ -60,6 +60,7 @@ type request struct {
 	xid    int32
 	answer int64          // the bytes counted for the answer; 0 for a proof
 	packet []byte         // nil when it is on its way
+	buffer *[]byte        // of packet
 	size   int            // of packet
 	at     time.Duration  // when it was sent, by expiry.now
 	noted  func(*request) // if not nil, called with the answer before any later event is
@@ -155,7 +156,7 @@ func (r *requests) sendWaiting() {
 		l.pending = append(l.pending, q)
 		l.unanswered += q.size
 		l.out = append(l.out, q.packet...)
-		q.packet = nil
+		q.copied()
 	}
 	r.waiting = slices.Delete(r.waiting, 0, n)
 	l.flush()

@@ -164,16 +164,13 @@ func (s *session) fireWatch(w *watch, e driver.Event) {
 	w.Fire(e)
 }
 
-// noteLeft is called when the session's request to remove a node has been answered. w is
-// the watch on the node, or nil.
+// noteLeft is called when the session's request to remove a watched node has been answered.
 func (s *session) noteLeft(w *watch, err error) {
-	switch {
-	case w == nil:
-	case err == nil: // the session lives, and has removed the node
-		s.fireWatch(w, driver.Deleted)
-	default:
+	if err != nil {
 		s.fireWatch(w, driver.Interrupted)
+		return
 	}
+	s.fireWatch(w, driver.Deleted) // the session lives, and has removed the node
 }
 
 // Watch implements driver.Session.

@@ -209,7 +209,7 @@ func shutdownEndsWithItsContext(b *bench) {
 	require.ErrorIs(b, held.Unlock(b.ctx), lockpool.ErrPoolClosed)
 }
 
-// A holder may need another lock to finish its work.
+// A holder may need another lock to finish its work, or wait for one already.
 func shutdownLetsHoldersLockMore(b *bench) {
 	p, others, a, c := b.pool(), b.pool(), b.name("a"), b.name("c")
 	held := b.lock(others, c)
@@ -222,17 +222,22 @@ func shutdownLetsHoldersLockMore(b *bench) {
 		})
 	})
 	<-began
-	idle, outsider := b.handle(p), b.enqueue(p, c, 2)
+	waiter := b.handle(p)
+	first := b.lock(waiter, b.name("f"))
+	second := b.enqueue(waiter, c, 2)
+	idle, outsider := b.handle(p), b.enqueue(p, c, 3)
 	down := do(b, p.Shutdown)
 	require.ErrorIs(b, outsider.returned(), lockpool.ErrPoolClosed)
 	_, err := idle.Lock(b.ctx, b.name("e"))
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
 	_, err = p.Handle(b.ctx)
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
-	b.queued(c, 1)
-	close(goOn)
 	b.queued(c, 2)
+	close(goOn)
+	b.queued(c, 3)
 	b.unlock(held)
+	b.unlock(second.granted())
+	b.unlock(first)
 	require.NoError(b, holder.returned())
 	require.NoError(b, down.returned())
 }
