@@ -59,11 +59,14 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 		return ErrPoolClosed
 	}
 	defer h.pool.work.Done()
-	ctx, err := h.beginAcquisition(ctx)
+	ctx, giveUp, err := h.beginAcquisition(ctx)
 	if err != nil {
 		return err
 	}
 	defer h.endAcquisition()
+	if until := h.until(h.pool); until.Err() != nil { // perhaps since Shutdown or Close looked
+		giveUp(context.Cause(until))
+	}
 	if err := ctx.Err(); err != nil {
 		return h.pool.withCause(ctx, h, err)
 	}
@@ -72,35 +75,31 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 
 // beginAcquisition is a separate function, as others below are, because the cost of a
 // waiter is the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
-func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
-	ctx, giveUp := context.WithCancelCause(ctx) // calls methods of the caller's context
-	if err := h.setAcquiring(giveUp); err != nil {
+func (h *Handle) beginAcquisition(ctx context.Context) (_ context.Context, giveUp context.CancelCauseFunc, err error) {
+	ctx, giveUp = context.WithCancelCause(ctx) // calls methods of the caller's context
+	if err = h.setAcquiring(ctx, giveUp); err != nil {
 		giveUp(nil)
-		return ctx, err
 	}
-	if until := h.until(h.pool); until.Err() != nil { // perhaps since Shutdown or Close looked
-		giveUp(context.Cause(until))
-	}
-	return ctx, nil
+	return ctx, giveUp, err
 }
 
-func (h *Handle) setAcquiring(giveUp context.CancelCauseFunc) error {
+func (h *Handle) setAcquiring(ctx context.Context, giveUp context.CancelCauseFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.acquiring:
+	case h.acquiring != nil:
 		return ErrConcurrentUse
 	case h.closed.Load():
 		return h.cause
 	}
-	h.acquiring, h.giveUp = true, giveUp
+	h.acquiring, h.giveUp = ctx, giveUp
 	return nil
 }
 
 func (h *Handle) endAcquisition() {
 	h.mu.Lock()
 	giveUp := h.giveUp
-	h.acquiring, h.giveUp = false, nil
+	h.acquiring, h.giveUp = nil, nil
 	h.mu.Unlock()
 	giveUp(nil)
 }

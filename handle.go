@@ -26,14 +26,15 @@ type Handle struct {
 	transient bool // created for a call such as Pool.Lock: returned when idle
 	closed    atomic.Bool
 
-	mu        sync.Mutex
-	holds     holdSet
-	recent    *hold                   // one of holds, or nil: the last lock is likely to be locked again
-	acquiring bool                    // an acquisition is in progress; only the acquisition uses slot
-	giveUp    context.CancelCauseFunc // ends the acquisition
+	mu     sync.Mutex
+	holds  holdSet
+	recent *hold // one of holds, or nil: the last lock is likely to be locked again
+	cause  error // why closed is set
+
+	acquiring context.Context         // of the acquisition in progress, or nil; only the acquisition uses slot
+	giveUp    context.CancelCauseFunc // ends acquiring
 	slot      *puddleSlot
 	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
-	cause     error       // why closed is set
 }
 
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
@@ -196,7 +197,7 @@ func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) 
 		h.recent = held
 	}
 	switch {
-	case h.acquiring:
+	case h.acquiring != nil:
 		err = ErrConcurrentUse
 	case err != nil && h.isClosedByUser():
 		err = h.cause
@@ -291,7 +292,9 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 		held.entries.clear()
 	}
 	h.mu.Unlock()
-	guard(&panicked, func() { h.abandonAcquisition(cause) })
+	if _, giveUp, _ := h.underWay(); giveUp != nil {
+		guard(&panicked, func() { giveUp(cause) }) // calls methods of the caller's context
+	}
 	defer h.returnIfUnused()
 	var errs []error
 	for held := range holds.all() {
@@ -304,14 +307,12 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	return errors.Join(errs...)
 }
 
-// abandonAcquisition ends the acquisition under way, if there is one.
-func (h *Handle) abandonAcquisition(cause error) {
+// underWay returns the context of the acquisition under way and the function that ends the
+// context, or nil. holds reports whether the handle holds something.
+func (h *Handle) underWay() (ctx context.Context, giveUp context.CancelCauseFunc, holds bool) {
 	h.mu.Lock()
-	giveUp := h.giveUp
-	h.mu.Unlock()
-	if giveUp != nil {
-		giveUp(cause) // calls methods of the caller's context
-	}
+	defer h.mu.Unlock()
+	return h.acquiring, h.giveUp, h.holdsAnyLocked()
 }
 
 // returnIfUnused returns the handle to the pool if the handle is closed, or was created
@@ -319,10 +320,10 @@ func (h *Handle) abandonAcquisition(cause error) {
 func (h *Handle) returnIfUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.transient && !h.acquiring && !h.holdsAnyLocked() {
+	if h.transient && h.acquiring == nil && !h.holdsAnyLocked() {
 		h.markClosed(ErrNotHeld)
 	}
-	if h.closed.Load() && !h.acquiring {
+	if h.closed.Load() && h.acquiring == nil {
 		h.releaseSlot()
 	}
 }

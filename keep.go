@@ -410,7 +410,7 @@ func (h *Handle) enterKept(ctx context.Context, name string, req *request, l *Lo
 	p.telemetry.AcquiredAtOnce(ctx, held.lock(), held.life.began)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.acquiring { // the call has begun meanwhile
+	if h.acquiring != nil { // the call has begun meanwhile
 		return true, ErrConcurrentUse
 	}
 	err = h.register(held, req.shared, l)

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
 const (
@@ -111,9 +112,9 @@ type turns struct {
 }
 
 // join adds a call to the queue for a lock, and reports false if the call is the delegate.
-// Otherwise the call has a turn already, or waits behind the requests with the spans of the
-// predecessor and the holder.
-func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecessor, holder trace.SpanContext) {
+// Otherwise the call has a turn already, or waits behind other requests, of which some may
+// have spans.
+func (ls *localQueues) join(name string, w *localWaiter) (waits bool, behind *telemetry.Behind) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
@@ -127,26 +128,34 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 		d.alone, q.delegate = true, w
 	}
 	if q.delegate == w {
-		return false, predecessor, holder
+		return false, nil
 	}
-	if q.turns != nil && q.turns.holder != nil {
-		holder = *q.turns.holder
-	}
-	switch {
-	case q.waiters.Len() > 0:
-		predecessor = q.waiters.Back().Value.(*localWaiter).span
-	case q.delegate != nil:
-		predecessor = q.delegate.span
-	default:
-		predecessor = holder
-	}
+	behind = q.behind(w)
 	if w.admission.isUndecided() {
 		q.admit(w)
-		return true, predecessor, holder
+		return true, behind
 	}
 	q.push(w)
 	q.advance()
-	return true, predecessor, holder
+	return true, behind
+}
+
+// behind returns what a call is about to wait behind, or nil if the call is not traced.
+func (q *localQueue) behind(w *localWaiter) *telemetry.Behind {
+	if !w.span.IsValid() {
+		return nil
+	}
+	b := new(telemetry.Behind)
+	if q.turns != nil && q.turns.holder != nil {
+		b.Holder = *q.turns.holder
+	}
+	switch {
+	case q.waiters.Len() > 0:
+		b.Predecessor = q.waiters.Back().Value.(*localWaiter).span
+	case q.delegate != nil:
+		b.Predecessor = q.delegate.span
+	}
+	return b
 }
 
 // admit adds a waiter, unless the queue is too long for the call.

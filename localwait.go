@@ -79,11 +79,11 @@ func (a *acquisition) awaitLocally(ctx context.Context, w *localWaiter) error {
 // joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
 // which may have a turn already.
 func (a *acquisition) joinLocally() *localWaiter {
-	waits, predecessor, holder := a.pool.local.join(a.name, &a.local)
+	waits, behind := a.pool.local.join(a.name, &a.local)
 	if !waits {
 		return nil
 	}
-	a.Behind(predecessor, holder)
+	a.WaitsBehind(behind)
 	return &a.local
 }
 

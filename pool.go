@@ -282,13 +282,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 func (p *Pool) Shutdown(ctx context.Context) error {
 	refuseNil(ctx)
 	p.refuse(ErrPoolClosed)
-	var panicked any
-	defer raise(&panicked)
-	for _, h := range p.allHandles() {
-		if !h.holdsAny() { // others may take more locks in order to finish
-			guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
-		}
-	}
+	p.abandonAcquisitions(false) // handles with locks may take more in order to finish
 	p.giveBackKept(true)
 	p.mu.Lock()
 	if p.drained == nil {
@@ -311,11 +305,19 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	return errors.Join(err, p.Close())
 }
 
-// allHandles returns the handles. When accepting has ended, newHandle adds no more.
-func (p *Pool) allHandles() []*Handle {
+// abandonAcquisitions ends the acquisitions under way, all or those of handles without locks,
+// and returns the handles. There are no more, because accepting has ended.
+func (p *Pool) abandonAcquisitions(all bool) []*Handle {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.handles))
+	handles := slices.Collect(maps.Keys(p.handles))
+	p.mu.Unlock()
+	for _, h := range handles {
+		if ctx, giveUp, holds := h.underWay(); giveUp != nil && (all || !holds) {
+			go giveUp(ErrPoolClosed) // ends when methods of the caller's context have returned, which delay nothing
+			<-ctx.Done()
+		}
+	}
+	return handles
 }
 
 // Close closes the pool at once. Waiting calls return ErrPoolClosed. Everything held is
@@ -344,10 +346,7 @@ func (p *Pool) Close() error {
 	p.mu.Unlock()
 	var panicked any
 	defer raise(&panicked)
-	handles := p.allHandles()
-	for _, h := range handles { // before the sessions end, which an acquisition would take for a loss
-		guard(&panicked, func() { h.abandonAcquisition(ErrPoolClosed) })
-	}
+	handles := p.abandonAcquisitions(true) // before the sessions end, which an acquisition would take for a loss
 	for _, h := range held {
 		early = errors.Join(early, h.cutShort())
 	}

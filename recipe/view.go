@@ -61,6 +61,7 @@ type View struct {
 	mu    sync.Mutex
 	queue []driver.Node            // elements are never changed, because slices are in use
 	own   map[driver.Node]struct{} // of the session's waiters, and of its holders
+	large bool                     // own has had so many that the memory is better given up
 }
 
 // spareViews are empty views, for the locks without waiters.
@@ -70,7 +71,7 @@ func newView() *View { return spareViews.Get().(*View) }
 
 // reuse gives away a view without users.
 func (v *View) reuse() {
-	if len(v.own) <= 8 { // the memory of a larger map would stay
+	if !v.large {
 		clear(v.own)
 		v.queue = nil
 		spareViews.Put(v)
@@ -95,6 +96,7 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.own[j.Node] = struct{}{}
+	v.large = v.large || len(v.own) > 8
 	switch {
 	case j.Queue != nil:
 		v.replace(j.Queue)

@@ -36,7 +36,7 @@ type Acquisition struct {
 	kept      bool // one of them kept the lock
 	waitBegan time.Time
 	wait      trace.Span // nil before startWait
-	inMemory  *inMemory  // nil if there is nothing to link to
+	behind    *Behind    // in memory; nil if there is nothing to link to
 	region    *rtrace.Region
 	linked    []trace.SpanID
 	room      [2]trace.SpanID // for the first of them
@@ -131,20 +131,17 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	return true
 }
 
-// inMemory is what a wait for other handles of the pool is linked to.
-type inMemory struct{ holder, predecessor trace.SpanContext }
+// Behind is what a wait for other handles of the pool is linked to: the holder's request, and
+// the request before the waiting one, as far as they have spans.
+type Behind struct{ Holder, Predecessor trace.SpanContext }
 
 // longInMemory is how long a wait for other handles of the pool is to have a span. A shorter
 // wait has none: it is all that the acquisition consists of, whose span has the links.
 const longInMemory = 10 * time.Millisecond
 
-// Behind says what the acquisition waits for if WaitingLocally follows: the request before
-// this one, and the holder's, as far as they have spans. Behind calls no user code.
-func (a *Acquisition) Behind(predecessor, holder trace.SpanContext) {
-	if !a.t.NoLinks && (predecessor.IsValid() || holder.IsValid()) {
-		a.inMemory = &inMemory{holder, predecessor}
-	}
-}
+// WaitsBehind says what the acquisition waits for if WaitingLocally follows, or nil. It calls
+// no user code.
+func (a *Acquisition) WaitsBehind(b *Behind) { a.behind = b }
 
 // WaitingLocally reports a wait for other handles of the pool.
 func (a *Acquisition) WaitingLocally() {
@@ -168,9 +165,9 @@ func (a *Acquisition) WaitingLong() { a.startWait() }
 
 // linkInMemory links a span to what the acquisition waited for in memory.
 func (a *Acquisition) linkInMemory(span trace.Span) {
-	if m := a.inMemory; m != nil && span.IsRecording() {
-		a.link(span, m.holder, roleHolder, false)
-		a.link(span, m.predecessor, rolePredecessor, false) // unless predecessor is the holder
+	if b := a.behind; b != nil && span.IsRecording() {
+		a.link(span, b.Holder, roleHolder, false)
+		a.link(span, b.Predecessor, rolePredecessor, false) // unless Predecessor is the holder
 	}
 }
 
@@ -197,8 +194,8 @@ func (a *Acquisition) startWait() {
 	if a.wait != nil {
 		return
 	}
+	a.wait = trace.SpanFromContext(context.Background()) // does nothing
 	if !a.Traced() {
-		a.wait = trace.SpanFromContext(context.Background()) // does nothing
 		return
 	}
 	_, a.wait = a.t.tracer.Start(a.ctx, spanWait, trace.WithTimestamp(a.waitBegan))
@@ -267,6 +264,10 @@ func (a *Acquisition) Woken(e driver.Event, nearest bool) {
 // node was removed.
 func (a *Acquisition) Requeued(why error) {
 	a.requeues++
+	if a.waiting {
+		a.startWait() // the links to what was in the way; the next wait may add others
+	}
+	a.behind = nil
 	if a.span.IsRecording() {
 		a.span.AddEvent("lockpool.requeued")
 		a.attrs.add(keyRequeuedAfter.String(a.t.ErrorType(why)))
@@ -339,7 +340,7 @@ func (a *Acquisition) End(err error) {
 // endWait gives the wait a span if the wait was long, and the links to the acquisition if not.
 func (a *Acquisition) endWait() {
 	short := time.Since(a.waitBegan) < longInMemory
-	if a.t.shortWaits.Load() != short { // seldom
+	if a.local && a.t.shortWaits.Load() != short { // seldom
 		a.t.shortWaits.Store(short)
 	}
 	switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +26,7 @@ var closeTests = []test{
 	{"ShutdownEndsWithItsContext", shutdownEndsWithItsContext, nil},
 	{"ShutdownLetsHoldersLockMore", shutdownLetsHoldersLockMore, nil},
 	{"ShutdownGrantsNothingAfterTheLastLock", shutdownGrantsNothingAfterTheLastLock, nil},
+	{"ShutdownBesideHostileContexts", shutdownBesideHostileContexts, nil},
 }
 
 // All kinds of calls end, and nothing of their pools runs afterwards. (Goroutines are
@@ -269,6 +271,59 @@ func shutdownGrantsNothingAfterTheLastLock(b *bench) {
 	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
 	require.Zero(b, p.Stats().Held)
 	close(ctx.answer)
+	require.NoError(b, down.returned())
+}
+
+// hostileContext is a context whose methods do something first.
+type hostileContext struct {
+	context.Context
+	first func()
+}
+
+func (c hostileContext) Done() <-chan struct{} { c.first(); return c.Context.Done() }
+func (c hostileContext) Value(key any) any     { c.first(); return c.Context.Value(key) }
+func (c hostileContext) Err() error            { c.first(); return c.Context.Err() }
+
+// Methods of a waiting call's context may block, and those of a refused call's panic.
+func shutdownBesideHostileContexts(b *bench) {
+	p, a := b.pool(), b.name("a")
+	b.lock(p, a)
+	var blocks atomic.Bool
+	goOn := make(chan struct{})
+	w := do(b, func(ctx context.Context) error {
+		_, err := p.Lock(hostileContext{ctx, func() {
+			if blocks.Load() {
+				<-goOn
+			}
+		}}, a)
+		return err
+	})
+	b.waiting(p, 1)
+	blocks.Store(true)
+	down := do(b, func(context.Context) error { return p.Shutdown(b.timeout(50 * time.Millisecond)) })
+	b.unlock(b.lock(b.pool(), a))
+	close(goOn)
+	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
+	require.ErrorIs(b, down.returned(), context.DeadlineExceeded)
+
+	p = b.pool()
+	h, held := b.handle(p), b.lock(p, a)
+	down = do(b, p.Shutdown)
+	b.until(func() bool { _, err := p.Handle(b.ctx); return err != nil }, "the pool accepts no more")
+	for at := range 20 {
+		func() {
+			defer func() { _ = recover() }()
+			calls := 0
+			_, _ = h.Lock(hostileContext{b.ctx, func() {
+				if calls++; calls > at {
+					panic("user code")
+				}
+			}}, a)
+		}()
+		_, err := h.Lock(b.ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed, "after a panic of call %d", at)
+	}
+	b.unlock(held)
 	require.NoError(b, down.returned())
 }
 
