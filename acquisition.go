@@ -25,62 +25,73 @@ func (h *Handle) acquire(ctx context.Context, name string, req *request, l *Lock
 			_ = h.unlock(canceled, l) // continues in the background
 		}
 	}()
-	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
-		if h.has(name) { // another call has just taken the lock
-			return ErrConcurrentUse
-		}
-		ctx, cancel := req.bound(ctx)
-		defer cancel()
-		a := &acquisition{pool: h.pool, name: name, req: *req}
-		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
-		a.local.admission = h.pool.newAdmission(ctx, req)
-		ctx = a.begin(ctx)
-		err = errPanic // unless grant returns
-		defer func() { a.end(err) }()
-		if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
-			err = h.pool.withCause(ctx, h, err)
-		}
-		a.nested.report(err)
-		return err
-	})
+	err := h.acquireAlone(ctx, name, req, l)
 	returned = true
 	return err
+}
+
+// acquireAlone is acquire, as the one acquisition of the handle.
+func (h *Handle) acquireAlone(ctx context.Context, name string, req *request, l *Lock) (err error) {
+	if ctx, err = h.beginAcquisition(ctx); err != nil {
+		return err
+	}
+	err = errPanic // unless grant returns
+	defer h.endAcquisition()
+	if err := h.mayAcquire(ctx); err != nil {
+		return err
+	}
+	if h.has(name) { // another call has just taken the lock
+		return ErrConcurrentUse
+	}
+	ctx, cancel := req.bound(ctx)
+	defer cancel()
+	a := h.newAcquisition(ctx, name, req)
+	ctx = a.begin(ctx)
+	defer func() { a.end(err) }()
+	if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
+		err = h.pool.withCause(ctx, h, err)
+	}
+	a.nested.report(err)
+	return err
+}
+
+func (h *Handle) newAcquisition(ctx context.Context, name string, req *request) *acquisition {
+	a := &acquisition{pool: h.pool, name: name, req: *req}
+	a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
+	a.local.admission = h.pool.newAdmission(ctx, req)
+	return a
 }
 
 // errPanic is reported for an acquisition during which user code, such as a span
 // processor, panics.
 var errPanic = errors.New("panic")
 
-// exclusively calls do as the one acquisition of the handle. The context of do ends with
-// ctx, when the handle is closed, and when the pool is.
-func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
-	defer h.returnIfUnused()
+// beginAcquisition begins the one acquisition of the handle, whose context ends with ctx, when
+// the handle is closed, and when the pool is. Without an error, the caller calls endAcquisition
+// and, because that must happen even after a panic, only then mayAcquire.
+//
+// It is a separate function, as others below are, because the cost of a waiter is the frames of
+// the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
+func (h *Handle) beginAcquisition(ctx context.Context) (_ context.Context, err error) {
+	err = errPanic
+	defer func() {
+		if err != nil {
+			h.returnIfUnused()
+		}
+	}()
 	if !h.pool.begin() {
-		return ErrPoolClosed
+		return ctx, ErrPoolClosed
 	}
-	defer h.pool.work.Done()
-	ctx, giveUp, err := h.beginAcquisition(ctx)
-	if err != nil {
-		return err
-	}
-	defer h.endAcquisition()
-	if until := h.until(h.pool); until.Err() != nil { // perhaps since Shutdown or Close looked
-		giveUp(context.Cause(until))
-	}
-	if err := ctx.Err(); err != nil {
-		return h.pool.withCause(ctx, h, err)
-	}
-	return do(ctx)
-}
-
-// beginAcquisition is a separate function, as others below are, because the cost of a
-// waiter is the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
-func (h *Handle) beginAcquisition(ctx context.Context) (_ context.Context, giveUp context.CancelCauseFunc, err error) {
-	ctx, giveUp = context.WithCancelCause(ctx) // calls methods of the caller's context
+	defer func() {
+		if err != nil {
+			h.pool.work.Done()
+		}
+	}()
+	ctx, giveUp := context.WithCancelCause(ctx) // calls methods of the caller's context
 	if err = h.setAcquiring(ctx, giveUp); err != nil {
 		giveUp(nil)
 	}
-	return ctx, giveUp, err
+	return ctx, err
 }
 
 func (h *Handle) setAcquiring(ctx context.Context, giveUp context.CancelCauseFunc) error {
@@ -96,12 +107,27 @@ func (h *Handle) setAcquiring(ctx context.Context, giveUp context.CancelCauseFun
 	return nil
 }
 
+// mayAcquire returns an error if the acquisition has ended already. Shutdown or Close may have
+// looked before the acquisition began.
+func (h *Handle) mayAcquire(ctx context.Context) error {
+	if until := h.until(h.pool); until.Err() != nil {
+		_, giveUp, _ := h.underWay()
+		giveUp(context.Cause(until)) // calls methods of the caller's context
+	}
+	if err := ctx.Err(); err != nil {
+		return h.pool.withCause(ctx, h, err)
+	}
+	return nil
+}
+
 func (h *Handle) endAcquisition() {
+	defer h.returnIfUnused()
+	defer h.pool.work.Done()
 	h.mu.Lock()
 	giveUp := h.giveUp
 	h.acquiring, h.giveUp = nil, nil
 	h.mu.Unlock()
-	giveUp(nil)
+	giveUp(nil) // calls methods of the caller's context
 }
 
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
@@ -140,63 +166,18 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 // acquireFromService waits for the lock in the service's queue: the one place where
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
-	at := a.local.place // left by a delegate that gave up; zero if there is none
-	if at.session == nil {
-		err := a.checkTry()
-		if err != nil {
-			return nil, err
-		}
-		if at.session, err = h.chooseSession(ctx, a); err != nil {
-			return nil, err
-		}
+	s, err := h.sessionFor(ctx, a)
+	if err != nil {
+		return nil, err
 	}
-	s := at.session
 	a.using(s)
 	within, nested := h.beginNested(ctx, a, s)
 	defer nested.end()
-	switch {
-	case nested != nil:
-		at.data = nested.dataNow()
-	case at.data == nil && a.req.permits > 0:
-		at.data = h.pool.owner.Data(a.span, !a.local.alone, h.pool.newAsk())
-	case at.data == nil:
-		at.data = h.pool.owner.Data(a.span, !a.local.alone, "")
-	}
-	a.onSession(s)          // user code: may panic
-	a.local.place = place{} // from here on, the claim removes the node
-	claim := recipe.Claim{
-		Session:   s.Session,
-		Queue:     a.name,
-		Views:     &s.views,
-		Node:      at.node,
-		Data:      at.data,
-		Observer:  a,
-		Revocable: a.req.revocable,
-	}
-	if a.req.mayBeKept() && h.pool.local.keeping.most > 0 { // costs a refused try a request for each obstacle
-		claim.Kept = isKeptNode
-	}
-	if !a.local.alone {
-		claim.Keep = func(node driver.Node) bool {
-			kept := h.pool.local.passPlace(&a.local, place{s, node, at.data})
-			if kept {
-				a.PassedPlace()
-			}
-			return kept
-		}
-	}
-	if a.local.admission.isUndecided() && at.node == (driver.Node{}) {
-		if err := a.askForRoom(within, s); err != nil {
-			return nil, nested.explain(ctx, err)
-		}
-		claim.Admit = a.admit
-	}
-	lock, queue := a.req.recipe(claim)
-	if at.node == (driver.Node{}) && !a.req.plain { // a plain lock is created at the end of the wait
-		a.joining, a.joinBegan = s, time.Now()
+	lock, err := a.newClaim(within, s, nested)
+	if err != nil {
+		return nil, nested.explain(ctx, err)
 	}
 	var node driver.Node
-	var err error
 	if a.req.try {
 		node, err = lock.Try(within)
 	} else {
@@ -213,7 +194,69 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	if err != nil {
 		return nil, err
 	}
-	return newTenancy(a, s, queue, node, claim.Data), nil
+	return newTenancy(a, s, a.req.queue(a.name), node, a.data), nil
+}
+
+// sessionFor returns the session of the place left by a delegate that gave up, or one for a
+// node.
+func (h *Handle) sessionFor(ctx context.Context, a *acquisition) (*session, error) {
+	if s := a.local.place.session; s != nil {
+		return s, nil
+	}
+	if err := a.checkTry(); err != nil {
+		return nil, err
+	}
+	return h.chooseSession(ctx, a)
+}
+
+// newClaim returns the claim on the lock, which joins the service's queue or takes over the
+// place left by another delegate.
+func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWait) (taker, error) {
+	at, local := a.local.place, &a.pool.local
+	switch {
+	case nested != nil:
+		at.data = nested.dataNow()
+	case at.data == nil && a.req.permits > 0:
+		at.data = a.pool.owner.Data(a.span, !a.local.alone, a.pool.newAsk())
+	case at.data == nil:
+		at.data = a.pool.owner.Data(a.span, !a.local.alone, "")
+	}
+	a.data = at.data
+	a.onSession(s)          // user code: may panic
+	a.local.place = place{} // from here on, the claim removes the node
+	claim := &recipe.Claim{
+		Session:   s.Session,
+		Queue:     a.name,
+		Views:     &s.views,
+		Node:      at.node,
+		Data:      at.data,
+		Observer:  a,
+		Revocable: a.req.revocable,
+	}
+	if a.req.mayBeKept() && local.keeping.most > 0 { // costs a refused try a request for each obstacle
+		claim.Kept = isKeptNode
+	}
+	if !a.local.alone {
+		claim.Keep = func(node driver.Node) bool {
+			kept := local.passPlace(&a.local, place{s, node, at.data})
+			if kept {
+				a.PassedPlace()
+			}
+			return kept
+		}
+	}
+	if joins := at.node == (driver.Node{}); joins {
+		if a.local.admission.isUndecided() {
+			if err := a.askForRoom(ctx, s); err != nil {
+				return nil, err
+			}
+			claim.Admit = a.admit
+		}
+		if !a.req.plain { // a plain lock is created at the end of the wait
+			a.joining, a.joinBegan = s, time.Now()
+		}
+	}
+	return a.req.recipe(claim), nil
 }
 
 // handlePatience is how long a call with possible waiters behind waits for a free handle,
@@ -297,6 +340,7 @@ type acquisition struct {
 	local    localWaiter // the place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
 	asked    int64       // order number of the first node; 0 if unknown
+	data     []byte      // stored in the node
 
 	session   *session // that the call needs; nil if none
 	joining   *session // where the node is being created; nil if that is over

@@ -118,7 +118,10 @@ func lockError(op, name string, err error) error {
 	return &LockError{op, name, err}
 }
 
-// notAcquired returns the error of a call that did not get the lock.
+// notAcquired returns the error of a call that did not get the lock. It is not inlined, because
+// the frames of waiters would grow.
+//
+//go:noinline
 func notAcquired(op, name string, err error) error {
 	return &LockError{op, name, also{err, ErrNotAcquired}}
 }

@@ -114,16 +114,21 @@ func (h *Handle) until(p *Pool) context.Context {
 
 // open gets a new handle a slot. From then on the caller must close the handle.
 func (h *Handle) open(ctx context.Context) error {
-	return h.exclusively(ctx, func(ctx context.Context) error {
-		_, err := h.ensureSlot(ctx, 0)
-		if err != nil && ctx.Err() != nil {
-			return h.pool.withCause(ctx, h, unanswered(err))
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.transient = err != nil
+	ctx, err := h.beginAcquisition(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer h.endAcquisition()
+	if err = h.mayAcquire(ctx); err != nil {
+		return err
+	}
+	if _, err = h.ensureSlot(ctx, 0); err != nil && ctx.Err() != nil {
+		return h.pool.withCause(ctx, h, unanswered(err))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.transient = err != nil
+	return err
 }
 
 // holdsAny reports whether the handle has a hold that has not ended.
@@ -186,7 +191,25 @@ func (h *Handle) lock(ctx context.Context, name string, req *request, l *Lock, o
 // enter enters the lock again if the handle holds the lock, and otherwise acquires the lock.
 // enter sets and returns l.
 func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) (*Lock, error) {
-	err := ctx.Err() // panics if ctx is nil
+	again, err := h.enterAgain(ctx, name, req, l)
+	if !again && err == nil {
+		var kept bool
+		if kept, err = h.enterKept(ctx, name, req, l); !kept {
+			err = h.acquire(ctx, name, req, l)
+		}
+	}
+	if err != nil {
+		return nil, notAcquired(req.String(), name, err)
+	}
+	if req.op != opLockAll { // LockAll may fail to get all the locks
+		l.apply(req)
+	}
+	return l, nil
+}
+
+// enterAgain enters a lock that the handle holds.
+func (h *Handle) enterAgain(ctx context.Context, name string, req *request, l *Lock) (again bool, err error) {
+	err = ctx.Err() // panics if ctx is nil
 	if err != nil {
 		err = h.pool.withCause(ctx, h, err)
 	}
@@ -208,19 +231,7 @@ func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) 
 		}
 	}
 	h.mu.Unlock()
-	if held == nil && err == nil {
-		var kept bool
-		if kept, err = h.enterKept(ctx, name, req, l); !kept {
-			err = h.acquire(ctx, name, req, l)
-		}
-	}
-	if err != nil {
-		return nil, notAcquired(req.String(), name, err)
-	}
-	if req.op != opLockAll { // LockAll may fail to get all the locks
-		l.apply(req)
-	}
-	return l, nil
+	return held != nil, err
 }
 
 // apply applies the options of a request that concern the whole hold.

@@ -246,18 +246,25 @@ func (r *request) mayBeKept() bool {
 	return (r.op == opLock || r.op == opLockAll) && !r.plain
 }
 
-// recipe returns the recipe for the request, and the queue of the node that will hold
-// the lock.
-func (r *request) recipe(c recipe.Claim) (lock taker, queue string) {
+// recipe returns the recipe for the request.
+func (r *request) recipe(c *recipe.Claim) taker {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
 	switch c.Kind {
 	case driver.Permit:
 		c.Permits, c.Limit = r.permits, r.limit
-		return &recipe.Semaphore{Claim: c}, c.Queue + "/" + driver.Leases
+		return &recipe.Semaphore{Claim: *c}
 	case driver.Plain:
-		return &recipe.Plain{Claim: c}, c.Queue
+		return &recipe.Plain{Claim: *c}
 	}
-	return &c, c.Queue
+	return c
+}
+
+// queue returns the queue of the node that will hold the lock.
+func (r *request) queue(name string) string {
+	if r.op == opAcquire {
+		return name + "/" + driver.Leases
+	}
+	return name
 }
 
 // taker is a claim of any kind.

@@ -32,13 +32,22 @@ func gather(kind string, clients []client, n *network, count int, wait func()) c
 	heap, bytes := inUse(), n.received.Load()
 	start := time.Now()
 	for range count {
-		go wait() // ends when the waiter has had the lock, or with the process
+		go callDeep(wait) // ends when the waiter has had the lock, or with the process
 	}
 	for !queued(kind, clients, count) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	took := time.Since(start)
 	return cost{took, inUse() - heap, n.received.Load() - bytes}
+}
+
+// callDeep calls f with 1 kB of the stack in use, as programs have.
+//
+//go:noinline
+func callDeep(f func()) {
+	var frame [1000]byte
+	f()
+	runtime.KeepAlive(&frame)
 }
 
 // queued reports whether count goroutines wait: in the pools and, unless their turns are
@@ -74,7 +83,7 @@ func awaitNoWatches() {
 // waiters returns the scenario of count waiters of an otherwise idle process.
 func waiters(count int) scenario {
 	return scenario{fmt.Sprintf("waiters-%d", count), turns, []line{
-		{fmt.Sprintf("%d waiters of one process: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
+		{fmt.Sprintf("%d waiters under 1 kB of frames: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
 		{"from the server until all wait, MB", zkLock, false, map[int]string{5000: "off: 10"}[count]},
 		{"time until all wait, ms", zkLock, false, ""},
 	}, func(kind string) []float64 {

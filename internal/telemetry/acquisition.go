@@ -20,11 +20,12 @@ import (
 // Acquisition is one request to the service for a lock. One goroutine at a time may call
 // the methods.
 type Acquisition struct {
-	t     *Telemetry
-	lock  Lock
-	ctx   context.Context // with the acquire span
-	span  trace.Span
-	began time.Time
+	t      *Telemetry
+	lock   Lock
+	ctx    context.Context // with the acquire span
+	span   trace.Span
+	began  time.Time
+	traced bool
 
 	self     string // our node while in the queue
 	position int    // in the queue when joining it; -1 before
@@ -48,15 +49,19 @@ type Acquisition struct {
 // Begin begins the span of an acquisition, and returns a context with the span. permits is
 // 0 unless the lock is a semaphore.
 func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
-	*a = Acquisition{t: t, lock: lock, position: -1, began: time.Now()}
+	a.t, a.lock, a.position, a.began = t, lock, -1, time.Now()
 	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
-	if traced := a.Traced(); traced != t.traces.Load() {
-		t.traces.Store(traced)
-	}
-	if a.span.IsRecording() {
+	if a.noteTraced(); a.span.IsRecording() {
 		a.describe(permits)
 	}
 	return a.ctx
+}
+
+func (a *Acquisition) noteTraced() {
+	a.traced = a.span.SpanContext().IsValid()
+	if a.t.traces.Load() != a.traced {
+		a.t.traces.Store(a.traced)
+	}
 }
 
 func (a *Acquisition) describe(permits int) {
@@ -72,7 +77,7 @@ func (a *Acquisition) describe(permits int) {
 
 // Traced reports whether there is a tracer provider. A provider gives valid contexts even
 // to spans not recorded. Without a provider, other spans need not be started.
-func (a *Acquisition) Traced() bool { return a.span.SpanContext().IsValid() }
+func (a *Acquisition) Traced() bool { return a.traced }
 
 // Began returns when the acquisition began.
 func (a *Acquisition) Began() time.Time { return a.began }
