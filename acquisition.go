@@ -437,6 +437,7 @@ func (a *acquisition) Requeued(why error) {
 	if a.local.admission != nil {
 		a.local.admission.began = time.Time{} // an outage does not say how long turns are
 	}
+	a.joining = nil
 	a.progress.requeued()
 	a.Acquisition.Requeued(why)
 }

@@ -38,12 +38,13 @@ type Pool struct {
 	refuse    context.CancelCauseFunc
 	alive     context.Context
 	kill      context.CancelCauseFunc
-	work      sync.WaitGroup // goroutines of the pool, and calls awaited by Close
-	waiting   atomic.Int32   // calls waiting for a lock
-	inUse     atomic.Int32   // handles with a slot
-	ages      ages           // of requests ended by a deadlock (victim.go)
-	local     localQueues    // of calls that wait in memory (localqueue.go)
-	nested    nestedWaits    // of handles with other locks (nested.go)
+	work      sync.WaitGroup      // goroutines of the pool, and calls awaited by Close
+	waiting   atomic.Int32        // calls waiting for a lock
+	inUse     atomic.Int32        // handles with a slot
+	panicked  atomic.Pointer[any] // by user code, for Close
+	ages      ages                // of requests ended by a deadlock (victim.go)
+	local     localQueues         // of calls that wait in memory (localqueue.go)
+	nested    nestedWaits         // of handles with other locks (nested.go)
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -313,11 +314,20 @@ func (p *Pool) abandonAcquisitions(all bool) []*Handle {
 	p.mu.Unlock()
 	for _, h := range handles {
 		if ctx, giveUp, holds := h.underWay(); giveUp != nil && (all || !holds) {
-			go giveUp(ErrPoolClosed) // ends when methods of the caller's context have returned, which delay nothing
+			go p.abandon(giveUp)
 			<-ctx.Done()
 		}
 	}
 	return handles
+}
+
+// abandon ends an acquisition, and returns when methods of the caller's context have. Nothing
+// waits for the methods, and Close raises their panics.
+func (p *Pool) abandon(giveUp context.CancelCauseFunc) {
+	var panicked any
+	if guard(&panicked, func() { giveUp(ErrPoolClosed) }); panicked != nil {
+		p.panicked.Store(&panicked)
+	}
 }
 
 // Close closes the pool at once. Waiting calls return ErrPoolClosed. Everything held is
@@ -369,6 +379,9 @@ func (p *Pool) Close() error {
 	}
 	p.slots.Close()
 	p.work.Wait()
+	if by := p.panicked.Swap(nil); by != nil {
+		panicked = *by
+	}
 	p.unobserve()
 	if c, ok := p.connector.(io.Closer); ok {
 		return errors.Join(early, c.Close())

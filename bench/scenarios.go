@@ -52,7 +52,6 @@ var scenarios = []scenario{
 	{"processes-4x50", turns, []line{
 		{"4 processes of 50 goroutines, one lock: turns/s", off, true, "50"},
 		{"the process with the fewest turns, % of all", "", true, "20"},
-		{"the process with the most turns, % of all", "", false, "30"},
 	}, shares},
 	{"fifth-process", []string{ours}, []line{
 		{"and a fifth process, with one goroutine and `zk.Lock`: its turns for each tenancy of another process", "", true, "1"},
@@ -65,9 +64,12 @@ var scenarios = []scenario{
 	{"drain", turns, []line{
 		{"1000 waiters of one session: time until all have had the lock, ms", zkLock, false, "off: 0.5"},
 		{"requests for each", zkLock, false, "off: 1"},
-		{"wake-ups for each", zkLock, false, ""},
 		{"kB from the server for each", zkLock, false, "off: 0.2 kB"},
-	}, drainOneSession},
+	}, func(client string) []float64 { return drainSessionsOfOne(client, 1) }},
+	{"drain-4", []string{zkLock, off}, []line{
+		{"1000 waiters of four sessions, the default: time until all have had the lock, ms", zkLock, false, "off: 0.5"},
+		{"requests for each", zkLock, false, "off: 1"},
+	}, func(client string) []float64 { return drainSessionsOfOne(client, 4)[:2] }},
 	manySessions(100), manySessions(1000),
 	{"sessions-100-distant", all, []line{
 		{"the same, 1 ms from the server (floor: a delete): from `Unlock` to the next grant, p50, µs", floor, false, "1"},
@@ -213,7 +215,7 @@ func shares(client string) []float64 {
 		counts[h.Process]++
 	}
 	total := float64(len(holds))
-	return []float64{total / duration.Seconds(), 100 * slices.Min(counts) / total, 100 * slices.Max(counts) / total}
+	return []float64{total / duration.Seconds(), 100 * slices.Min(counts) / total}
 }
 
 // fifthProcess counts tenancies: the holds of one process between the holds of others.
@@ -299,12 +301,13 @@ func drain(kind string, clients []client, n *network, waiters int) drained {
 	}
 }
 
-func drainOneSession(kind string) []float64 {
+// drainSessionsOfOne has waiters of one client with the given number of sessions.
+func drainSessionsOfOne(kind string, sessions int) []float64 {
 	n := &network{}
-	c := open(kind, n, 1)
+	c := open(kind, n, sessions)
 	defer c.close()
 	d := drain(kind, []client{c}, n, 1000)
-	return []float64{millis(d.time), d.requests, d.wakeups, d.kBytes}
+	return []float64{millis(d.time), d.requests, d.kBytes}
 }
 
 // manySessions returns the scenario of many processes waiting for one lock. If each release

@@ -345,7 +345,7 @@ func (a *Acquisition) End(err error) {
 // endWait gives the wait a span if the wait was long, and the links to the acquisition if not.
 func (a *Acquisition) endWait() {
 	short := time.Since(a.waitBegan) < longInMemory
-	if a.local && a.t.shortWaits.Load() != short { // seldom
+	if inMemory := a.self == ""; inMemory && a.t.shortWaits.Load() != short { // seldom
 		a.t.shortWaits.Store(short)
 	}
 	switch {

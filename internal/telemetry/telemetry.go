@@ -94,7 +94,7 @@ type Telemetry struct {
 	traces    atomic.Bool // the latest acquisition had a tracer provider
 	meters
 
-	shortWaits atomic.Bool // the latest wait for a local turn was shorter than longInMemory
+	shortWaits atomic.Bool // the latest wait in memory alone was shorter than longInMemory
 }
 
 // New returns the telemetry of a pool.

@@ -284,7 +284,7 @@ func (c hostileContext) Done() <-chan struct{} { c.first(); return c.Context.Don
 func (c hostileContext) Value(key any) any     { c.first(); return c.Context.Value(key) }
 func (c hostileContext) Err() error            { c.first(); return c.Context.Err() }
 
-// Methods of a waiting call's context may block, and those of a refused call's panic.
+// Methods of a waiting call's context may block or panic, and those of a refused call's panic.
 func shutdownBesideHostileContexts(b *bench) {
 	p, a := b.pool(), b.name("a")
 	b.lock(p, a)
@@ -305,6 +305,27 @@ func shutdownBesideHostileContexts(b *bench) {
 	close(goOn)
 	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
 	require.ErrorIs(b, down.returned(), context.DeadlineExceeded)
+
+	p = b.pool()
+	b.lock(p, a)
+	var panics atomic.Bool
+	w = do(b, func(ctx context.Context) error {
+		defer func() { _ = recover() }()
+		_, err := p.Lock(hostileContext{ctx, func() {
+			if panics.Load() {
+				panic("user code")
+			}
+		}}, a)
+		return err
+	})
+	b.waiting(p, 1)
+	panics.Store(true)
+	b.until(func() (panicked bool) { // in Close, or the next one
+		defer func() { panicked = recover() != nil }()
+		return p.Close() != nil
+	}, "Close raises the panic")
+	b.unlock(b.lock(b.pool(), a))
+	_ = w.returned()
 
 	p = b.pool()
 	h, held := b.handle(p), b.lock(p, a)
