@@ -308,11 +308,16 @@ func shutdownBesideHostileContexts(b *bench) {
 
 	p = b.pool()
 	b.lock(p, a)
-	var panics atomic.Bool
+	var panics, raised atomic.Bool
+	note := func() {
+		if recover() != nil {
+			raised.Store(true)
+		}
+	}
 	w = do(b, func(ctx context.Context) error {
-		defer func() { _ = recover() }()
+		defer note()
 		_, err := p.Lock(hostileContext{ctx, func() {
-			if panics.Load() {
+			if panics.CompareAndSwap(true, false) {
 				panic("user code")
 			}
 		}}, a)
@@ -320,10 +325,11 @@ func shutdownBesideHostileContexts(b *bench) {
 	})
 	b.waiting(p, 1)
 	panics.Store(true)
-	b.until(func() (panicked bool) { // in Close, or the next one
-		defer func() { panicked = recover() != nil }()
-		return p.Close() != nil
-	}, "Close raises the panic")
+	b.until(func() bool {
+		defer note()
+		_ = p.Close()
+		return raised.Load()
+	}, "the call or Close raises the panic")
 	b.unlock(b.lock(b.pool(), a))
 	_ = w.returned()
 
