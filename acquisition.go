@@ -67,11 +67,11 @@ func (h *Handle) newAcquisition(ctx context.Context, name string, req *request) 
 var errPanic = errors.New("panic")
 
 // beginAcquisition begins the one acquisition of the handle, whose context ends with ctx, when
-// the handle is closed, and when the pool is. Without an error, the caller calls endAcquisition
-// and, because that must happen even after a panic, only then mayAcquire.
+// the handle is closed, and when the pool is. After success, the caller defers endAcquisition
+// before calling mayAcquire, which may panic.
 //
-// It is a separate function, as others below are, because the cost of a waiter is the frames of
-// the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
+// beginAcquisition is a separate function, as others below are, because the cost of a waiter is
+// the frames of the waiting goroutine (DESIGN.md, "A waiter weighs its stack").
 func (h *Handle) beginAcquisition(ctx context.Context) (_ context.Context, err error) {
 	err = errPanic
 	defer func() {

@@ -100,8 +100,9 @@
 // Spans, metrics and logs go to OpenTelemetry's global providers and to slog.Default, or
 // to those of [WithTracerProvider], [WithMeterProvider] and [WithLogger]. The wait for a
 // lock is a span, linked to the spans of the holder and of the predecessor in the queue,
-// in any process. docs/telemetry.md of the repository lists the names and attributes of
-// all spans and metrics.
+// in any process; a wait of under 10 ms for calls of the same pool is part of the span of
+// the acquisition. docs/telemetry.md of the repository lists the names and attributes of all
+// spans and metrics.
 //
 // Synchronous processors, exporters and log handlers delay the caller, never the
 // notification of a loss.

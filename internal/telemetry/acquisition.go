@@ -140,8 +140,8 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 // the request before the waiting one, as far as they have spans.
 type Behind struct{ Holder, Predecessor trace.SpanContext }
 
-// longInMemory is how long a wait for other handles of the pool is to have a span. A shorter
-// wait has none: it is all that the acquisition consists of, whose span has the links.
+// longInMemory is the duration from which on a wait for other handles of the pool has a span.
+// A shorter wait takes the whole acquisition, whose span has the links.
 const longInMemory = 10 * time.Millisecond
 
 // WaitsBehind says what the acquisition waits for if WaitingLocally follows, or nil. It calls
