@@ -200,8 +200,8 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 // sessionFor returns the session of the place left by a delegate that gave up, or one for a
 // node.
 func (h *Handle) sessionFor(ctx context.Context, a *acquisition) (*session, error) {
-	if s := a.local.place.session; s != nil {
-		return s, nil
+	if at := a.local.place; at != nil {
+		return at.session, nil
 	}
 	if err := a.checkTry(); err != nil {
 		return nil, err
@@ -212,24 +212,28 @@ func (h *Handle) sessionFor(ctx context.Context, a *acquisition) (*session, erro
 // newClaim returns the claim on the lock, which joins the service's queue or takes over the
 // place left by another delegate.
 func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWait) (taker, error) {
-	at, local := a.local.place, &a.pool.local
+	local := &a.pool.local
+	var node driver.Node
+	a.data = nil
+	if at := a.local.place; at != nil {
+		node, a.data = at.node, at.data
+	}
 	switch {
 	case nested != nil:
-		at.data = nested.dataNow()
-	case at.data == nil && a.req.permits > 0:
-		at.data = a.pool.owner.Data(a.span, !a.local.alone, a.pool.newAsk())
-	case at.data == nil:
-		at.data = a.pool.owner.Data(a.span, !a.local.alone, "")
+		a.data = nested.dataNow()
+	case a.data == nil && a.req.permits > 0:
+		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, a.pool.newAsk())
+	case a.data == nil:
+		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, "")
 	}
-	a.data = at.data
-	a.onSession(s)          // user code: may panic
-	a.local.place = place{} // from here on, the claim removes the node
+	a.onSession(s)      // user code: may panic
+	a.local.place = nil // from here on, the claim removes the node
 	claim := &recipe.Claim{
 		Session:   s.Session,
 		Queue:     a.name,
 		Views:     &s.views,
-		Node:      at.node,
-		Data:      at.data,
+		Node:      node,
+		Data:      a.data,
 		Observer:  a,
 		Revocable: a.req.revocable,
 	}
@@ -238,14 +242,14 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 	}
 	if !a.local.alone {
 		claim.Keep = func(node driver.Node) bool {
-			kept := local.passPlace(&a.local, place{s, node, at.data})
+			kept := local.passPlace(&a.local, &place{s, node, a.data})
 			if kept {
 				a.PassedPlace()
 			}
 			return kept
 		}
 	}
-	if joins := at.node == (driver.Node{}); joins {
+	if joins := node == (driver.Node{}); joins {
 		if a.local.admission.isUndecided() {
 			if err := a.askForRoom(ctx, s); err != nil {
 				return nil, err
@@ -271,7 +275,7 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
 		patience = handlePatience
 	}
-	s, err := h.ensureSlot(ctx, patience)
+	s, err := h.ensureSlot(ctx, a.name, patience)
 	if err == nil {
 		h.pool.local.note(&a.local.hasSlot)
 	}
@@ -331,9 +335,7 @@ type acquisition struct {
 	name string
 	req  request
 
-	call     context.Context   // of the caller
-	ctx      context.Context   // with the span
-	span     trace.SpanContext // of ctx, if waits are linked to the span
+	call     context.Context // of the caller
 	waiting  bool
 	longWait *time.Timer
 	progress progress
@@ -365,13 +367,23 @@ func (a *acquisition) lock() telemetry.Lock {
 
 func (a *acquisition) begin(ctx context.Context) context.Context {
 	a.call = ctx
-	a.ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
-	if !a.pool.telemetry.NoLinks {
-		a.span = trace.SpanContextFromContext(a.ctx)
-	}
+	ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
 	w := &a.local // before other calls can see it
-	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.span
-	return a.ctx
+	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.pool.spanToLink(ctx)
+	return ctx
+}
+
+// spanToLink returns the span of ctx, which waits are linked to, or nil.
+func (p *Pool) spanToLink(ctx context.Context) *trace.SpanContext {
+	if p.telemetry.NoLinks {
+		return nil
+	}
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsValid() {
+		return nil
+	}
+	kept := span // on the heap only where there is a span
+	return &kept
 }
 
 // using says which session the call needs from now on, or nil.

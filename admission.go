@@ -277,7 +277,7 @@ func (a *acquisition) completeRefusal(ctx context.Context, err error) {
 		if t != nil {
 			w = t.asObstacle()
 		} else if delegate != nil {
-			w = delegate.now().behind
+			w = delegate.now().wait()
 		}
 		if w.Holder == w.Behind { // otherwise the holder may be another one by now
 			full.Holder = a.describe(w.Holder, w.Data)

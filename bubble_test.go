@@ -20,10 +20,10 @@ import (
 
 // bubblePool returns a pool on the server, for a test in a bubble, where time passes
 // when all goroutines wait.
-func bubblePool(t *testing.T, server *zktest.Server) *lockpool.Pool {
+func bubblePool(t *testing.T, server *zktest.Server, opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: server.Members(), Dial: server.Dial})
 	require.NoError(t, err)
-	return locktest.Open(t, connector)
+	return locktest.Open(t, connector, opts...)
 }
 
 // Bubbles do not wait for each other, although their locks have the same paths.

@@ -73,11 +73,12 @@ func heldWith(ctx context.Context, cause error) (ended *hold) {
 
 // beyondHolds returns a context that bounds a wait as ctx does, except that, if ctx is
 // the context of a lock, it does not end with the lock: releasing the lock ends ctx. The
-// returned context's Done and Err call no method of ctx, which may panic.
+// returned context's Done and Err do not panic, as a method of ctx may.
 func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := innermost(ctx)
 	if held == nil {
-		return context.WithCancel(ctx)
+		_ = ctx.Err() // panics now
+		return &calmed{ctx, ctx.Done()}, func() {}
 	}
 	outside := held.parent
 	for held = innermost(outside); held != nil; held = innermost(outside) {
@@ -99,6 +100,28 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 		stopOutside()
 		stop()
 		cancel()
+	}
+}
+
+// calmed is a context whose Done and Err do not panic.
+type calmed struct {
+	context.Context
+	done <-chan struct{}
+}
+
+func (c *calmed) Done() <-chan struct{} { return c.done }
+
+func (c *calmed) Err() (err error) {
+	select {
+	case <-c.done:
+		defer func() {
+			if recover() != nil {
+				err = context.Canceled
+			}
+		}()
+		return c.Context.Err()
+	default:
+		return nil
 	}
 }
 

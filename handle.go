@@ -122,7 +122,7 @@ func (h *Handle) open(ctx context.Context) error {
 	if err = h.mayAcquire(ctx); err != nil {
 		return err
 	}
-	if _, err = h.ensureSlot(ctx, 0); err != nil && ctx.Err() != nil {
+	if _, err = h.ensureSlot(ctx, "", 0); err != nil && ctx.Err() != nil {
 		return h.pool.withCause(ctx, h, unanswered(err))
 	}
 	h.mu.Lock()

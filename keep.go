@@ -8,8 +8,6 @@ import (
 	"errors"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
@@ -184,7 +182,7 @@ func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
 		return nil, 0
 	}
-	return q.turns, q.turns.take(trace.SpanContext{})
+	return q.turns, q.turns.take(nil)
 }
 
 // recall ends keeping, and gives the lock back if it is unused; the present holder is the last.

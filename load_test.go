@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -190,6 +191,60 @@ func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
 			require.Len(t, createsOf(server, fmt.Sprintf("/a/%d/", i)), 1)
 		}
 	})
+}
+
+// Waiters for a lock meet on one session, where a turn costs one request. Their handles have
+// other locks on all sessions.
+func TestWaitersForALockMeet(t *testing.T) {
+	bubble.Parallel(t)
+	const waiters = 128
+	for name, take := range map[string]func(ctx context.Context, p *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error){
+		"handle's lock": func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
+			return h.Lock(ctx, "a")
+		},
+		"pool's lock": func(ctx context.Context, p *lockpool.Pool, _ *lockpool.Handle) (*lockpool.Lock, error) {
+			return p.Lock(ctx, "a")
+		},
+		"permit": func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
+			return h.Semaphore("a", 1).Acquire(ctx, 1)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := zktest.StartBubble(t)
+			pool := bubblePool(t, server, lockpool.WithLocalTurns(0))
+			handles := make([]*lockpool.Handle, waiters)
+			together(waiters, func(i int) (err error) {
+				handles[i], err = pool.Handle(t.Context())
+				return err
+			}, t)
+			require.Equal(t, 4, pool.Stats().OpenSessions)
+			first, err := take(t.Context(), pool, handles[0])
+			require.NoError(t, err, name)
+			var rest sync.WaitGroup
+			for _, h := range handles[1:] {
+				rest.Go(func() {
+					l, err := take(t.Context(), pool, h)
+					assert.NoError(t, err)
+					assert.NoError(t, l.Unlock(t.Context()))
+				})
+			}
+			synctest.Wait()
+			most := 0
+			for _, n := range createsOf(server, "/a/") {
+				most = max(most, n)
+			}
+			require.NoError(t, first.Unlock(t.Context()))
+			rest.Wait()
+			require.Greater(t, most, waiters*9/10, "%s", name)
+			together(waiters, func(i int) error {
+				_, err := handles[i].Lock(t.Context(), fmt.Sprint("b/", i))
+				return err
+			}, t)
+			for _, n := range createsOf(server, "/b/") {
+				require.GreaterOrEqual(t, n, waiters/4-8, "%s", name)
+			}
+		})
+	}
 }
 
 // A service that accepts no further connection delays no more than one burst, and that

@@ -58,7 +58,7 @@ type localWaiter struct {
 	shared    bool
 	revocable bool
 	began     time.Time
-	span      trace.SpanContext
+	span      *trace.SpanContext // of the request; nil if waits are not linked to a span
 
 	alone     bool // outside of the queue, or replaced as the delegate by another call
 	hasSlot   bool // not waiting for a free handle
@@ -66,7 +66,7 @@ type localWaiter struct {
 	wasKept   bool // waited in memory behind a holder
 	revoked   bool // during the wait
 	queue     *localQueue
-	place     place // for the delegate to take over
+	place     *place // for the delegate to take over; nil if there is none
 	id        int64
 	element   *list.Element // in the queue, during the wait
 
@@ -81,7 +81,7 @@ type localWaiter struct {
 // place is a place in the service's queue. A delegate that gives up leaves the place to the
 // next one.
 type place struct {
-	session *session // nil if there is no place
+	session *session
 	node    driver.Node
 	data    []byte // stored in the node
 }
@@ -96,7 +96,7 @@ type turns struct {
 
 	last    int                // turn of the newest holder
 	holders int                // present holders, some of them at rest
-	holder  *trace.SpanContext // of the newest holder's request; nil if invalid
+	holder  *trace.SpanContext // of the newest holder's request, or nil
 	granted time.Time
 	share   time.Duration // after which the waiters of other processes have the lock; doubled while there are none
 	due     time.Time     // end of the present share
@@ -142,12 +142,12 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, behind *te
 
 // behind returns what a call is about to wait behind, or nil if the call is not traced.
 func (q *localQueue) behind(w *localWaiter) *telemetry.Behind {
-	if !w.span.IsValid() {
+	if w.span == nil {
 		return nil
 	}
 	b := new(telemetry.Behind)
-	if q.turns != nil && q.turns.holder != nil {
-		b.Holder = *q.turns.holder
+	if q.turns != nil {
+		b.Holder = q.turns.holder
 	}
 	switch {
 	case q.waiters.Len() > 0:
@@ -255,7 +255,7 @@ func (q *localQueue) advance() {
 }
 
 // take begins the next turn.
-func (t *turns) take(span trace.SpanContext) (turn int) {
+func (t *turns) take(span *trace.SpanContext) (turn int) {
 	if t.state == isKept {
 		t.reused++
 		t.all.keeping.taken++
@@ -264,18 +264,9 @@ func (t *turns) take(span trace.SpanContext) (turn int) {
 	t.looks = 0
 	t.last++
 	t.holders++
-	t.holder = spanOf(span)
+	t.holder = span
 	t.all.passedOn.Add(1)
 	return t.last
-}
-
-// spanOf spares the heap where nothing is traced.
-func spanOf(span trace.SpanContext) *trace.SpanContext {
-	if !span.IsValid() {
-		return nil
-	}
-	s := span
-	return &s
 }
 
 // hasOne reports whether there is a turn for readers, or for a writer, now or when the
@@ -420,7 +411,7 @@ func (ls *localQueues) resign(w *localWaiter) {
 
 // passPlace makes the next waiter the delegate, with the place of a delegate that gives up,
 // and reports false if no waiter can use the place.
-func (ls *localQueues) passPlace(w *localWaiter, at place) bool {
+func (ls *localQueues) passPlace(w *localWaiter, at *place) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := w.queue

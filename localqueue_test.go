@@ -158,9 +158,9 @@ func TestNoTurnsAfterARevocationOrDuringADowngrade(t *testing.T) {
 func TestThePlaceOfADelegate(t *testing.T) {
 	playQueue(t, func(q *queueTest) {
 		first, second, writer := q.reader(), q.reader(), q.writer()
-		at := place{session: new(session)}
+		at := &place{session: new(session)}
 		require.True(t, q.passPlace(first, at))
-		require.Equal(t, at, second.place)
+		require.Same(t, at, second.place)
 		require.False(t, q.passPlace(first, at), "it has none")
 		require.False(t, q.passPlace(second, at), "a writer cannot use it")
 		q.resign(second)

@@ -98,12 +98,12 @@ func (a *acquisition) giveUpTurn() {
 // call was the delegate, and has the place, or else the place is left.
 func (a *acquisition) resign() {
 	local, at := &a.pool.local, a.local.place
-	a.local.place = place{}
-	if a.local.queue == nil || at.session != nil && local.passPlace(&a.local, at) {
+	a.local.place = nil
+	if a.local.queue == nil || at != nil && local.passPlace(&a.local, at) {
 		return
 	}
 	local.resign(&a.local)
-	if at.session != nil {
+	if at != nil {
 		_ = at.session.Leave(canceled, a.name, at.node) // continues in the background
 	}
 }
@@ -125,8 +125,8 @@ func (a *acquisition) explainLocally(ctx context.Context) error {
 	switch {
 	case at.session == nil:
 		return a.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
-	case at.behind.Behind.Name != "":
-		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", at.behind.Behind, ctx.Err()))
+	case at.wait().Behind.Name != "":
+		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", at.wait().Behind, ctx.Err()))
 	}
 	return ctx.Err()
 }

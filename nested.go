@@ -79,7 +79,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
-	w.base = p.owner.Data(a.span, false, w.ask)
+	w.base = p.owner.Data(a.local.span, false, w.ask)
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
 	h.mu.Lock()

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
@@ -214,7 +212,7 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
 		var token int64
 		token, err = l.Token(under)
-		j.record.Data = nodedata.OfRun(j.pool.owner.Data(j.span(ctx), false, ""), token)
+		j.record.Data = nodedata.OfRun(j.pool.owner.Data(j.pool.spanToLink(ctx), false, ""), token)
 	}
 	if err != nil {
 		if under.Err() != nil {
@@ -229,13 +227,6 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 		told = err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, ErrNotHeld)
 	}
 	return err
-}
-
-func (j *jobRun) span(ctx context.Context) (span trace.SpanContext) {
-	if !j.pool.telemetry.NoLinks {
-		span = trace.SpanContextFromContext(ctx)
-	}
-	return span
 }
 
 // finish records the run while the lock is held. Whatever happens to the lock meanwhile,

@@ -24,9 +24,17 @@ type progress struct {
 // standing is what a wait stands behind.
 type standing struct {
 	session *session
-	node    string      // in the service's queue
-	behind  recipe.Wait // for what the acquisition waits there
-	blocked time.Time   // when there last was news of a contender ahead; zero after the loss of the connection
+	node    string       // in the service's queue
+	behind  *recipe.Wait // for what the acquisition waits there; nil if for nothing
+	blocked time.Time    // when there last was news of a contender ahead; zero after the loss of the connection
+}
+
+// wait returns what the acquisition waits for, or the zero Wait.
+func (s standing) wait() recipe.Wait {
+	if s.behind == nil {
+		return recipe.Wait{}
+	}
+	return *s.behind
 }
 
 // newsGrace is how old the last news of a contender ahead may be for an unanswered call to
@@ -48,10 +56,10 @@ func (p *progress) queued(node string) {
 func (p *progress) waitsBehind(w recipe.Wait) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.Data == nil && w.Behind == p.behind.Behind {
-		w.Data = p.behind.Data // from before a revocation of another client's node
+	if before := p.wait(); w.Data == nil && w.Behind == before.Behind {
+		w.Data = before.Data // from before a revocation of another client's node
 	}
-	p.behind, p.blocked = w, time.Now()
+	p.behind, p.blocked = &w, time.Now()
 }
 
 // kept is called after a wait in memory behind a holder.
@@ -76,14 +84,14 @@ func (p *progress) woken(e driver.Event, over bool) {
 		p.blocked = time.Time{}
 	}
 	if over {
-		p.behind = recipe.Wait{}
+		p.behind = nil
 	}
 }
 
 func (p *progress) requeued() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.node, p.behind, p.blocked = "", recipe.Wait{}, time.Time{}
+	p.node, p.behind, p.blocked = "", nil, time.Time{}
 }
 
 func (p *progress) now() standing {
@@ -100,7 +108,8 @@ func (a *acquisition) stands() standing {
 	case !ok:
 		return a.progress.now()
 	case t != nil:
-		return standing{session: t.session, behind: t.asObstacle()}
+		w := t.asObstacle()
+		return standing{session: t.session, behind: &w}
 	}
 	return delegate.now()
 }
@@ -114,11 +123,11 @@ func (a *acquisition) warnLongWait() {
 	}
 	defer a.pool.work.Done()
 	at := a.stands()
-	w, s := at.behind, at.session
+	w, s := at.wait(), at.session
 	var holder driver.Node
 	var data []byte
 	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for the holder
-		ctx, cancel := context.WithTimeout(a.ctx, patience)
+		ctx, cancel := context.WithTimeout(a.Context(), patience)
 		defer cancel()
 		queue := w.Queue
 		if queue == a.name+"/"+driver.Guards {
@@ -126,7 +135,7 @@ func (a *acquisition) warnLongWait() {
 		}
 		holder, data = recipe.FindHolder(ctx, s, queue, driver.Node{})
 	}
-	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
+	t.LogLongWait(a.Context(), a.lock(), waited, w, holder, data)
 }
 
 // describeBlocker adds to the error of a call whose context has ended what the call waited
@@ -134,7 +143,7 @@ func (a *acquisition) warnLongWait() {
 // the service (ErrUnavailable).
 func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 	at := a.progress.now()
-	w := at.behind
+	w := at.wait()
 	switch node := w.Behind.String(); {
 	case errors.Is(err, errNoFreeHandle):
 	case node == "" && err == ctx.Err():

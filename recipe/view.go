@@ -35,6 +35,13 @@ func (vs *Views) open(queue string) *View {
 	return v
 }
 
+// Has reports whether the session has waiters for a lock, or for permits.
+func (vs *Views) Has(name string) bool {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.byQueue[name] != nil || vs.byQueue[name+"/"+driver.Guards] != nil
+}
+
 // close forgets an unused view: without waiters, nothing tells of changes in the queue.
 func (vs *Views) close(queue string, v *View) {
 	if vs == nil {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -129,7 +128,7 @@ func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
 // server removes the queue in between.
 func (s *session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
 	creates := s.directoryCreates(dir, n)
-	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings), directories: n}
+	a := &joinAttempt{guid: s.newGUID(), nodes: len(endings), directories: n}
 	a.create = s.createContender(dir, a.guid, endings, data, creates...)
 	a.create.noted = func(q *request) {
 		q.paths = q.paths[min(n, len(q.paths)):] // of the contender

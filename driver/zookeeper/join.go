@@ -5,6 +5,7 @@ package zookeeper
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -115,7 +115,7 @@ type joinAttempt struct {
 // another client has joined. A queue that is expected not to exist is not listed with the
 // create either.
 func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
-	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
+	a := &joinAttempt{guid: s.newGUID(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
 	a.create.noted = func(q *request) { s.noteCreated(a, dir, q, watched) }
@@ -130,14 +130,23 @@ func (s *session) beginJoin(dir string, endings []string, data []byte, known dri
 	return a
 }
 
+// newGUID returns a GUID that no other node has: the random one of the session, with a number
+// added.
+func (s *session) newGUID() string {
+	guid := s.guid
+	number := binary.BigEndian.Uint64(guid[8:]) + s.guids.Add(1)
+	binary.BigEndian.PutUint64(guid[8:], number)
+	return guid.String()
+}
+
 // noteCreated is called when the create has been answered.
 func (s *session) noteCreated(a *joinAttempt, dir string, q *request, watched *watch) {
 	if q.err != nil {
 		return
 	}
-	if nodes := contendersOf(names(q.paths)); len(nodes) == 1 {
-		a.node = nodes[0]
-		a.behind, a.alone = s.fastpaths.created(dir, a.node, watched)
+	if node, ok := contenderAt(q.paths); ok {
+		a.node = node
+		a.behind, a.alone = s.fastpaths.created(dir, node, watched)
 	}
 }
 
@@ -209,17 +218,16 @@ func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 // createContender creates all the nodes of a contender, or none of them. The directories,
 // if any, are created first in the same transaction.
 func (s *session) createContender(dir, guid string, endings []string, data []byte, directories ...any) *request {
-	path := func(ending string) string { return dir + "/" + namePrefix(guid, ending) }
 	const flags = zk.FlagEphemeral | zk.FlagSequence
 	if len(endings) == 1 && len(directories) == 0 {
-		return createRequest(path(endings[0]), data, flags, s.cfg.ACL)
+		return createRequest(beginOfPath(dir, guid, endings[0]), data, flags, s.cfg.ACL)
 	}
 	ops := directories
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
 			data = nil // included in the first lease
 		}
-		ops = append(ops, &zk.CreateRequest{Path: path(ending), Data: data, Flags: flags, Acl: s.cfg.ACL})
+		ops = append(ops, &zk.CreateRequest{Path: beginOfPath(dir, guid, ending), Data: data, Flags: flags, Acl: s.cfg.ACL})
 	}
 	return multiRequest(ops...)
 }
@@ -236,14 +244,23 @@ func (s *session) createdContender(a *joinAttempt) (driver.Node, error) {
 	return driver.Node{}, fmt.Errorf("the server created %s in answer to sequential creates", strings.Join(q.paths, " and "))
 }
 
-// names returns the last parts of paths.
-func names(paths []string) []string {
+// contenderAt returns the contender with the nodes at the paths. ok is false if the nodes are
+// not those of one contender.
+func contenderAt(paths []string) (node driver.Node, ok bool) {
+	if len(paths) == 1 {
+		return parseNode(lastPart(paths[0]))
+	}
 	names := make([]string, len(paths))
 	for i, path := range paths {
-		names[i] = path[strings.LastIndexByte(path, '/')+1:]
+		names[i] = lastPart(path)
 	}
-	return names
+	if nodes := contendersOf(names); len(nodes) == 1 {
+		return nodes[0], true
+	}
+	return driver.Node{}, false
 }
+
+func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 var errNotCreated = errors.New("not created")
 

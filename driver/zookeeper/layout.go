@@ -118,12 +118,12 @@ func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 // generates the GUID, here lockpool does.)
 const guidPrefix = "_c_"
 
-// namePrefix returns the name of a node without its number.
-func namePrefix(guid, ending string) string {
+// beginOfPath returns the path of a node in dir without the node's number.
+func beginOfPath(dir, guid, ending string) string {
 	if strings.HasSuffix(ending, "lock__") { // kazoo's
-		return strings.ReplaceAll(guid, "-", "") + ending
+		return dir + "/" + strings.ReplaceAll(guid, "-", "") + ending
 	}
-	return guidPrefix + guid + "-" + ending
+	return dir + "/" + guidPrefix + guid + "-" + ending
 }
 
 // isSemaphore reports whether these are the children of a semaphore's directory. Either of
@@ -146,10 +146,12 @@ func hasGUID(name, guid string) bool {
 
 // downgraded returns the Shared node created in place of an exclusive lockpool node.
 func (n naming) downgraded(node driver.Node) driver.Node {
-	guid := guidOf(node.Name)
-	read := driver.Node{Kind: driver.Shared, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
+	name := func(ending string, seq int64) string {
+		return lastPart(beginOfPath("", guidOf(node.Name), ending)) + formatSeq(seq)
+	}
+	read := driver.Node{Kind: driver.Shared, Seq: node.Seq, Name: name(n.shared[0], node.Seq)}
 	if node.Private != "" {
-		read.Private = namePrefix(guid, n.shared[1]) + formatSeq(node.Seq+1)
+		read.Private = name(n.shared[1], node.Seq+1)
 	}
 	return read
 }

@@ -168,7 +168,7 @@ func (q *request) decode(body []byte) error {
 	d := decoder{rest: body}
 	switch q.op {
 	case opCreate, opCreateContainer:
-		q.paths = []string{d.string()}
+		q.paths = append(q.room[:0], d.string())
 	case opExists, opSetData:
 		q.stat = d.stat()
 	case opGetData:

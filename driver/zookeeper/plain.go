@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -44,7 +43,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 			s.removeContainers(made)
 		}
 	}()
-	guid := uuid.NewString()
+	guid := s.newGUID()
 	own := driver.Node{Kind: driver.Plain, Name: guidPrefix + guid}
 	data = append([]byte(plainPrefix(guid)), data...)
 	for tries := 0; ; {

@@ -70,7 +70,8 @@ type request struct {
 
 	// The answer, set before noted is called.
 	err      error
-	paths    []string // of the created nodes
+	paths    []string  // of the created nodes
+	room     [1]string // for the first of them
 	data     []byte
 	stat     zk.Stat
 	children []string

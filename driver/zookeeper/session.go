@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/clock"
@@ -64,6 +65,9 @@ type session struct {
 	fastpaths   fastpaths      // fastpath.go: when a listing can be skipped
 	plainNodes  plainNodes     // plainnode.go: the plain locks held
 
+	guid  uuid.UUID     // random; of which the nodes' are made
+	guids atomic.Uint64 // made so far
+
 	lookedForOld atomic.Int64 // clear.go: when no old records were found, by expiry.now
 }
 
@@ -71,6 +75,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 	cfg := set.cfg
 	s := &session{
 		settings:    set,
+		guid:        uuid.New(),
 		lifecycle:   newLifecycle(),
 		requests:    &requests{room: maxAnswers},
 		calls:       calls{slots: make(chan struct{}, maxCalls)},

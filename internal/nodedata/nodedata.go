@@ -53,8 +53,8 @@ type Hold struct {
 	Permits bool   `json:"permits,omitempty"` // of a semaphore
 }
 
-// Owner is the encoded record of a process.
-type Owner []byte
+// Owner is the encoded record of a process that passes a lock on in memory, or does not.
+type Owner struct{ local, alone []byte }
 
 // NewOwner returns the record of this process. An empty name stands for the program's
 // name.
@@ -67,24 +67,25 @@ func NewOwner(name string) Owner {
 	if err != nil {
 		panic(err) // impossible for two strings and a number
 	}
-	return data
+	return Owner{append(data[:len(data)-1:len(data)-1], `,"local":true}`...), data}
 }
 
-// Data returns the data of a node: the record, the requesting span if valid, whether the
+// Data returns the data of a node: the record, the requesting span if not nil, whether the
 // process may pass the lock on, and the identifier of the request, if any.
-func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
-	data := o[: len(o)-1 : len(o)-1]
-	if span.IsValid() {
-		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
-	}
+func (o Owner) Data(span *trace.SpanContext, local bool, ask string) []byte {
+	record := o.alone
 	if local {
-		data = append(data, `,"local":true`...)
+		record = o.local
+	}
+	if span == nil && ask == "" {
+		return record
+	}
+	data := record[: len(record)-1 : len(record)-1]
+	if span != nil {
+		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
 	}
 	if ask != "" {
 		data = append(append(append(data, `,"ask":"`...), ask...), '"')
-	}
-	if len(data) < len(o) {
-		return o
 	}
 	return append(data, '}')
 }

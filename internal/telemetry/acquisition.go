@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -50,11 +51,25 @@ type Acquisition struct {
 // 0 unless the lock is a semaphore.
 func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
 	a.t, a.lock, a.position, a.began = t, lock, -1, time.Now()
-	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
+	a.ctx, a.span = ctx, noSpan
+	if !t.lacksProvider() {
+		a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
+	}
 	if a.noteTraced(); a.span.IsRecording() {
 		a.describe(permits)
 	}
 	return a.ctx
+}
+
+var (
+	noProvider = otel.GetTracerProvider() // the global provider until the program sets one
+	noSpan     = trace.SpanFromContext(context.Background())
+)
+
+// lacksProvider reports whether spans are for the global provider, and the program has set none.
+// The latest acquisition must have shown so: noProvider may be a provider set very early.
+func (t *Telemetry) lacksProvider() bool {
+	return !t.traces.Load() && t.Tracers == noProvider && otel.GetTracerProvider() == noProvider
 }
 
 func (a *Acquisition) noteTraced() {
@@ -78,6 +93,9 @@ func (a *Acquisition) describe(permits int) {
 // Traced reports whether there is a tracer provider. A provider gives valid contexts even
 // to spans not recorded. Without a provider, other spans need not be started.
 func (a *Acquisition) Traced() bool { return a.traced }
+
+// Context returns the context with the span of the acquisition.
+func (a *Acquisition) Context() context.Context { return a.ctx }
 
 // Began returns when the acquisition began.
 func (a *Acquisition) Began() time.Time { return a.began }
@@ -138,7 +156,7 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 
 // Behind is what a wait for other handles of the pool is linked to: the holder's request, and
 // the request before the waiting one, as far as they have spans.
-type Behind struct{ Holder, Predecessor trace.SpanContext }
+type Behind struct{ Holder, Predecessor *trace.SpanContext }
 
 // longInMemory is the duration from which on a wait for other handles of the pool has a span.
 // A shorter wait takes the whole acquisition, whose span has the links.
@@ -216,21 +234,22 @@ func (a *Acquisition) startWait() {
 // linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
 	owner := nodedata.Parse(data)
-	a.link(a.wait, owner.SpanContext(), role, owner.Local)
+	to := owner.SpanContext()
+	a.link(a.wait, &to, role, owner.Local)
 }
 
 // link links a span to the span of another request. tenancy says that the process of the
 // linked request may have passed the lock on to others, and one of them may be in the way.
-func (a *Acquisition) link(span trace.Span, to trace.SpanContext, role string, tenancy bool) {
+func (a *Acquisition) link(span trace.Span, to *trace.SpanContext, role string, tenancy bool) {
 	const most = 32 // links of one acquisition
-	if !to.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, to.SpanID()) {
+	if to == nil || !to.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, to.SpanID()) {
 		return
 	}
 	if a.linked == nil {
 		a.linked = a.room[:0]
 	}
 	a.linked = append(a.linked, to.SpanID())
-	span.AddLink(trace.Link{SpanContext: to, Attributes: linkAttributes[linkRole{role, tenancy}]})
+	span.AddLink(trace.Link{SpanContext: *to, Attributes: linkAttributes[linkRole{role, tenancy}]})
 }
 
 // The roles of the requests that a wait is linked to.

@@ -91,7 +91,7 @@ type Telemetry struct {
 	tracer    trace.Tracer
 	start     []trace.SpanStartOption
 	longWaits longWaits
-	traces    atomic.Bool // the latest acquisition had a tracer provider
+	traces    atomic.Bool // the latest acquisition, if any, had a tracer provider
 	meters
 
 	shortWaits atomic.Bool // the latest wait in memory alone was shorter than longInMemory
@@ -114,6 +114,7 @@ func New(cfg Config) *Telemetry {
 			trace.WithInstrumentationVersion(version), trace.WithSchemaURL(semconv.SchemaURL)),
 		start: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)},
 	}
+	t.traces.Store(true)
 	t.meters.make(cfg)
 	if cfg.Profiles {
 		profiles() // to be listed before the first lock
