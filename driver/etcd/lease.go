@@ -67,10 +67,11 @@ type lease struct {
 	others  []clientv3.LeaseID // earlier leases of keys being moved
 	term    uint64             // of the grant, or 0 if the term is unknown
 	ttl     time.Duration      // as asked for
-	ends    time.Duration      // 0 before the grant
+	ends    time.Duration      // as proved; 0 before the grant
+	assumed time.Duration      // the end that the next read proves; 0 if there is none later than ends
 	read    *seen              // the last answer to a read
 	kept    *seen              // the keep-alive since, if member and term are the same
-	changed chan struct{}      // filled when the lease ends at another time than before
+	changed chan struct{}      // filled when the lease ends at another time than before, or idleness ends
 }
 
 // seen is an answer to a proof.
@@ -126,11 +127,35 @@ func (l *lease) all() []clientv3.LeaseID {
 
 // until has the lease end when the TTL has passed since at.
 func (l *lease) until(at time.Duration) {
-	l.ends = max(l.ends, at+l.ttl-l.ttl/20)
+	l.ends, l.assumed = max(l.ends, at+l.ttl-l.ttl/20), 0
+	l.tellChanged()
+}
+
+func (l *lease) tellChanged() {
 	select {
 	case l.changed <- struct{}{}:
 	default:
 	}
+}
+
+// assume has the lease of an idle session end when the TTL has passed since the newest
+// keep-alive. It reports false if the next read cannot prove that.
+func (l *lease) assume() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.kept == nil || l.kept.term != l.term {
+		return false
+	}
+	l.assumed = l.kept.sent + l.ttl - l.ttl/20
+	l.tellChanged()
+	return true
+}
+
+// isProved reports whether nothing about the end is assumed.
+func (l *lease) isProved() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.assumed == 0
 }
 
 // readAnswered is called, in order, for every answer to a read of the proofs.
@@ -161,9 +186,10 @@ func (l *lease) untilExpired(now time.Duration) time.Duration {
 	return l.ends + l.ttl/20 - now
 }
 
-// end returns when the lease ends, or 0 before it was granted.
+// end returns when the lease ends, or 0 before it was granted. Nothing is granted while the end
+// is assumed.
 func (l *lease) end() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ends
+	return max(l.ends, l.assumed)
 }

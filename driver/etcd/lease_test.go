@@ -296,6 +296,9 @@ func (m *model) answered(c *modelCall, a seen, r rule) *modelCall {
 		}
 	case keepsAlive:
 		r.keepAliveAnswered(a)
+		if m.Float64() < 0.2 { // as an idle session
+			next.kind = keepsAlive
+		}
 	case grants:
 		if term, yes := r.outlived(); yes && term == a.term {
 			next.kind, next.sent = moves, c.sent

@@ -26,6 +26,7 @@ type proving struct {
 	survived time.Duration // likewise, of the last successful round
 	trusted  chan struct{} // closed when the clock is out of doubt; nil without a doubt
 	needed   int           // the first round whose success ends the doubt
+	ended    int           // the last successful round
 	failure  error         // of the last attempt, or nil
 }
 
@@ -34,25 +35,40 @@ type proving struct {
 // clock may have stood still.
 func maxSkew(ttl time.Duration) time.Duration { return min(200*time.Millisecond, ttl/40) }
 
-// inDoubt returns nil if the clock is not in doubt, and otherwise a channel, closed when a
-// proof has ended the doubt.
+// inDoubt returns nil if neither the clock nor the end of the lease is in doubt, and otherwise a
+// channel, closed when a proof has ended the doubt.
 func (s *session) inDoubt() <-chan struct{} {
 	s.clock.Now()
 	p, skew := &s.proving, s.clock.Skew()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if (skew - p.skew).Abs() > maxSkew(s.cfg().TTL) {
-		p.skew = skew
-		if p.trusted == nil {
-			p.trusted = make(chan struct{})
-		}
-		p.needed = p.began + 1
-		select {
-		case p.wanted <- struct{}{}:
-		default:
-		}
+		p.skew, p.needed = skew, p.began+1
+		p.doubt()
 	}
 	return p.trusted
+}
+
+// doubt begins a doubt, unless there is one. mu is held.
+func (p *proving) doubt() {
+	if p.trusted == nil {
+		p.trusted = make(chan struct{})
+	}
+	select {
+	case p.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// endDoubt ends the doubt, if any, when the lease is proved and no round is needed.
+func (s *session) endDoubt() {
+	p := &s.proving
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trusted != nil && p.ended >= p.needed && s.lease.isProved() {
+		close(p.trusted)
+		p.trusted = nil
+	}
 }
 
 // beginRound begins a round.
@@ -74,25 +90,22 @@ func (p *proving) failed(err error) {
 }
 
 // succeeded ends a round.
-func (p *proving) succeeded(round int) {
+func (s *session) succeeded(round int) {
+	p := &s.proving
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.survived, p.failure = p.stopped, nil
-	if p.trusted != nil {
-		if round < p.needed {
-			return
-		}
-		close(p.trusted)
-		p.trusted = nil
+	p.survived, p.failure, p.ended = p.stopped, nil, round
+	if round >= p.needed {
+		p.skew = p.drifted // drift is allowed
 	}
-	p.skew = p.drifted // drift is allowed
+	p.mu.Unlock()
+	s.endDoubt()
 }
 
 // lose ends the session.
 func (s *session) lose(cause error) {
 	p := &s.proving
 	p.mu.Lock()
-	suspended, jumped := s.clock.Suspended()-p.survived, p.trusted != nil
+	suspended, jumped := s.clock.Suspended()-p.survived, p.ended < p.needed
 	if cause == errLease && p.failure != nil {
 		cause = fmt.Errorf("%w (%v)", cause, p.failure)
 	}
@@ -120,8 +133,14 @@ func (s *session) prove(conn *connection) error {
 				return err
 			}
 		}
-		s.proving.succeeded(round)
+		s.succeeded(round)
 		conn.watches.sweep()
+		if s.rest() {
+			if err := s.keepIdle(ctx, conn); err != nil {
+				return err
+			}
+			continue
+		}
 		timer.Reset(s.clock.Span(ttl / 8))
 		select {
 		case <-ctx.Done():
@@ -176,6 +195,7 @@ const retryPause = 10 * time.Millisecond
 
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
+	s.awaken()
 	if trusted := s.inDoubt(); trusted != nil {
 		select {
 		case <-trusted:

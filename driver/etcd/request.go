@@ -26,6 +26,7 @@ func (s *session) try(ctx context.Context, f func(ctx context.Context, conn *con
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
+	s.awaken()
 	request, cancel := context.WithCancel(s.alive) // gRPC asks contexts for values: user code, which may panic
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()

@@ -30,6 +30,7 @@ var _ interface {
 	driver.Recorder
 	driver.Sizer
 	driver.Refuser
+	driver.Idler
 } = (*session)(nil)
 
 // session is a lease, which ends the session's nodes with it, and a connection to one
@@ -64,6 +65,7 @@ type session struct {
 	keys     ownKeys
 	usedKeys usedKeys
 	proving  proving
+	idle     idleness
 	own      ownNodes
 
 	generation int // of the latest lease; only the goroutine of the proofs uses the number
@@ -379,7 +381,11 @@ func (s *session) awaitEnd() {
 			return
 		}
 		s.inDoubt()
-		timer.Reset(min(max(s.clock.Span(left), time.Millisecond), tick))
+		often := tick
+		if s.isIdle() {
+			often = s.lease.ttl // unless the end changes
+		}
+		timer.Reset(min(max(s.clock.Span(left), time.Millisecond), often))
 		select {
 		case <-s.alive.Done():
 		case <-s.lease.changed:

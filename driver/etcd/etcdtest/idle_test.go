@@ -1,0 +1,216 @@
+package etcdtest
+
+// This file tests what an idle session costs, and that nothing is granted on it unproved.
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/clock"
+)
+
+// requests counts the messages of clients, by method, until the function it returns is called.
+func (c *Cluster) requests() (stop func() map[string]int) {
+	var mu sync.Mutex
+	counts := map[string]int{}
+	c.SetFault(func(m Message) Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if !m.Reply {
+			counts[m.Method]++
+		}
+		return Pass
+	})
+	return func() map[string]int {
+		c.SetFault(nil)
+		mu.Lock()
+		defer mu.Unlock()
+		return counts
+	}
+}
+
+// A session on which nothing is held or awaited sends three keep-alives in a TTL and nothing
+// else, an election or not; a session in use proves the lease eight times.
+func TestIdleSessionSendsKeepAlives(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 3)
+	p := open(t, c.Endpoints())
+	for range 2 {
+		require.NoError(t, p.Do(t.Context(), "a", func(context.Context) error { return nil }))
+		time.Sleep(ttl)
+		stop := c.requests()
+		time.Sleep(4 * ttl)
+		sent := stop()
+		require.InDelta(t, 12, sent["LeaseKeepAlive"], 1)
+		require.Len(t, sent, 1, "%v", sent)
+		elect(t, c)
+		time.Sleep(ttl)
+	}
+	held, err := p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	time.Sleep(ttl)
+	stop := c.requests()
+	time.Sleep(2 * ttl)
+	sent := stop()
+	require.InDelta(t, 16, sent["LeaseKeepAlive"], 2)
+	require.InDelta(t, 16, sent["Range"], 2)
+	require.NoError(t, held.Unlock(t.Context()))
+}
+
+// Nothing is granted after idleness until a read has proved the lease. The read goes out
+// together with the first request.
+func TestFirstLockAfterIdlenessIsProved(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	p := open(t, c.Endpoints(), lockpool.WithMaxSessions(1))
+	for round, answers := range map[string]struct {
+		lost   func(m Message) bool
+		during bool // a keep-alive
+		sent   []string
+	}{
+		"without a read":                      {lost: func(m Message) bool { return m.IsProof() && m.Method == "Range" }},
+		"without a read, during a keep-alive": {lost: func(m Message) bool { return m.IsProof() && m.Method == "Range" }, during: true},
+		"without an answer":                   {lost: func(m Message) bool { return m.Method == "Txn" && m.Reply }, sent: []string{"Range", "Txn"}},
+	} {
+		require.NoError(t, p.Ping(t.Context()))
+		time.Sleep(3 * ttl / 2)
+		var mu sync.Mutex
+		var sent []string
+		now := make(chan struct{})
+		begin := sync.OnceFunc(func() { close(now) })
+		c.SetFault(func(m Message) Action {
+			mu.Lock()
+			defer mu.Unlock()
+			if !m.Reply {
+				sent = append(sent, m.Method)
+			}
+			switch {
+			case answers.lost(m):
+				return Lose
+			case answers.during && m.Method == "LeaseKeepAlive":
+				begin()
+				return Late
+			}
+			return Pass
+		})
+		if answers.during {
+			<-now
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/6)
+		_, err := p.Lock(ctx, "a")
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded, "%s", round)
+		c.SetFault(nil)
+		if answers.sent != nil {
+			mu.Lock()
+			first := slices.Sorted(slices.Values(sent[:min(2, len(sent))]))
+			mu.Unlock()
+			require.Equal(t, answers.sent, first, "%s", round)
+		}
+		rival, err := lockpool.OpenConnector(connector(t, c.Endpoints()))
+		require.NoError(t, err)
+		require.NoError(t, rival.Do(t.Context(), "a", func(context.Context) error { return nil }), "%s", round)
+		require.NoError(t, rival.Close())
+	}
+}
+
+// A stop of the machine that the system does not report makes the last keep-alive of an idle
+// session older than its clock says.
+func TestStopWhileIdleIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	m := new(clock.Machine)
+	s, err := connector(t, c.Endpoints()).Connect(m.On(t.Context()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close(context.Background())) }()
+	var used atomic.Bool
+	s.(driver.Idler).IdleIf(func() bool { return !used.Load() })
+	time.Sleep(ttl)
+	keepAlives := atomic.Int32{}
+	c.SetFault(func(m Message) Action {
+		if m.Method == "LeaseKeepAlive" && !m.Reply {
+			keepAlives.Add(1)
+		}
+		return Pass
+	})
+	require.Eventually(t, func() bool { return keepAlives.Load() == 1 }, ttl, time.Millisecond)
+	m.Stop()
+	time.Sleep(ttl / 6) // less than until the next keep-alive
+	m.Resume(false)
+	used.Store(true)
+	require.NoError(t, s.Alive(t.Context()))
+	require.EqualValues(t, 2, keepAlives.Load(), "only a later keep-alive counts")
+}
+
+// While a member is cut off from the others, idle sessions there are told that their leases
+// live. No lock is granted to such a session and to another one at the same time.
+func TestIdleAtAMemberThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	onEach(t, idleIsCutOff)
+}
+
+func idleIsCutOff(t *testing.T, version Option) {
+	c := Start(t, 3, version)
+	t.Log("etcd", c.Version())
+	rival := open(t, c.Endpoints())
+	granted := 0
+	for i := range *cuts {
+		leader, err := c.Leader(t.Context())
+		require.NoError(t, err)
+		member := (leader + i) % 3
+		p, err := lockpool.OpenConnector(connector(t, c.Endpoints()[member:member+1]))
+		require.NoError(t, err)
+		require.NoError(t, p.Ping(t.Context()))
+		time.Sleep(ttl / 2)
+		heal := c.Isolate(member)
+		time.Sleep(rand.N(3 * ttl))
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		holder := ""
+		use := func(name string, p *lockpool.Pool) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
+			defer cancel()
+			l, err := p.Lock(ctx, fmt.Sprint("cut/", i))
+			if err != nil {
+				return
+			}
+			select {
+			case <-l.Lost():
+				return
+			default:
+			}
+			mu.Lock()
+			assert.Empty(t, holder, "%s is granted the lock, too", name)
+			holder = name
+			granted++
+			mu.Unlock()
+			select {
+			case <-l.Lost():
+			case <-time.After(ttl / 4):
+			}
+			mu.Lock()
+			holder = ""
+			mu.Unlock()
+			_ = l.Unlock(t.Context())
+		}
+		all.Go(func() { use("the idle one", p) })
+		all.Go(func() { use("the rival", rival) })
+		time.Sleep(rand.N(ttl))
+		heal()
+		all.Wait()
+		require.NoError(t, p.Close())
+	}
+	t.Logf("%d grants in %d cuts", granted, *cuts)
+	require.Positive(t, granted)
+}
