@@ -275,7 +275,11 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
 		patience = handlePatience
 	}
-	s, err := h.ensureSlot(ctx, a.name, patience)
+	queue := "" // permits and readers, of which many may be granted, do not all depend on one session
+	if a.req.kind() == driver.Exclusive && !a.req.try {
+		queue = a.name
+	}
+	s, err := h.ensureSlot(ctx, queue, patience)
 	if err == nil {
 		h.pool.local.note(&a.local.hasSlot)
 	}

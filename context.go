@@ -3,9 +3,11 @@ package lockpool
 // This file has contexts that bound waits.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -78,7 +80,7 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := innermost(ctx)
 	if held == nil {
 		_ = ctx.Err() // panics now
-		return &calmed{ctx, ctx.Done()}, func() {}
+		return &calmed{Context: ctx, done: ctx.Done()}, func() {}
 	}
 	outside := held.parent
 	for held = innermost(outside); held != nil; held = innermost(outside) {
@@ -103,26 +105,28 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// calmed is a context whose Done and Err do not panic.
+// calmed is a context whose Done and Err do not panic, and whose Err stays the same.
 type calmed struct {
 	context.Context
-	done <-chan struct{}
+	done  <-chan struct{}
+	ended sync.Once
+	err   error // set by ended
 }
 
 func (c *calmed) Done() <-chan struct{} { return c.done }
 
-func (c *calmed) Err() (err error) {
+func (c *calmed) Err() error {
 	select {
 	case <-c.done:
-		defer func() {
-			if recover() != nil {
-				err = context.Canceled
-			}
-		}()
-		return c.Context.Err()
 	default:
 		return nil
 	}
+	c.ended.Do(func() {
+		c.err = context.Canceled
+		defer func() { _ = recover() }()
+		c.err = cmp.Or(c.Context.Err(), c.err)
+	})
+	return c.err
 }
 
 // isEndOfHold reports whether cause is one that ends the context of a lock.

@@ -5,6 +5,8 @@ package lockpool_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,21 +195,25 @@ func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
 	})
 }
 
-// Waiters for a lock meet on one session, where a turn costs one request. Their handles have
-// other locks on all sessions.
+// The waiters for a lock meet on one session, where a turn costs one request. Their handles have
+// other locks on all sessions, and readers do not all depend on one.
 func TestWaitersForALockMeet(t *testing.T) {
 	bubble.Parallel(t)
 	const waiters = 128
-	for name, take := range map[string]func(ctx context.Context, p *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error){
-		"handle's lock": func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
+	type take = func(ctx context.Context, p *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error)
+	for name, kind := range map[string]struct {
+		take take
+		meet bool
+	}{
+		"handle's lock": {func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
 			return h.Lock(ctx, "a")
-		},
-		"pool's lock": func(ctx context.Context, p *lockpool.Pool, _ *lockpool.Handle) (*lockpool.Lock, error) {
+		}, true},
+		"pool's lock": {func(ctx context.Context, p *lockpool.Pool, _ *lockpool.Handle) (*lockpool.Lock, error) {
 			return p.Lock(ctx, "a")
-		},
-		"permit": func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
-			return h.Semaphore("a", 1).Acquire(ctx, 1)
-		},
+		}, true},
+		"read lock": {func(ctx context.Context, _ *lockpool.Pool, h *lockpool.Handle) (*lockpool.Lock, error) {
+			return h.Lock(ctx, "a", lockpool.Shared())
+		}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
@@ -218,24 +224,26 @@ func TestWaitersForALockMeet(t *testing.T) {
 				return err
 			}, t)
 			require.Equal(t, 4, pool.Stats().OpenSessions)
-			first, err := take(t.Context(), pool, handles[0])
-			require.NoError(t, err, name)
-			var rest sync.WaitGroup
-			for _, h := range handles[1:] {
-				rest.Go(func() {
-					l, err := take(t.Context(), pool, h)
-					assert.NoError(t, err)
-					assert.NoError(t, l.Unlock(t.Context()))
+			writer, err := pool.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			var all sync.WaitGroup
+			for i, h := range handles {
+				all.Go(func() {
+					l, err := kind.take(t.Context(), pool, h)
+					if assert.NoError(t, err) {
+						time.Sleep(time.Second)
+						assert.NoError(t, l.Unlock(t.Context()))
+					}
 				})
+				if i == 0 {
+					synctest.Wait() // the first waiter knows the queue
+				}
 			}
 			synctest.Wait()
-			most := 0
-			for _, n := range createsOf(server, "/a/") {
-				most = max(most, n)
-			}
-			require.NoError(t, first.Unlock(t.Context()))
-			rest.Wait()
-			require.Greater(t, most, waiters*9/10, "%s", name)
+			require.NoError(t, writer.Unlock(t.Context()))
+			all.Wait()
+			most := slices.Max(slices.Collect(maps.Values(createsOf(server, "/a/"))))
+			require.Equal(t, kind.meet, most > waiters*9/10, "%s: %d on one session", name, most)
 			together(waiters, func(i int) error {
 				_, err := handles[i].Lock(t.Context(), fmt.Sprint("b/", i))
 				return err
@@ -243,6 +251,56 @@ func TestWaitersForALockMeet(t *testing.T) {
 			for _, n := range createsOf(server, "/b/") {
 				require.GreaterOrEqual(t, n, waiters/4-8, "%s", name)
 			}
+		})
+	}
+}
+
+// A call without an answer on a silent session draws no other call there.
+func TestSilentSessionDrawsNobody(t *testing.T) {
+	bubble.Parallel(t)
+	for name, take := range map[string]func(ctx context.Context, h *lockpool.Handle) (*lockpool.Lock, error){
+		"lock": func(ctx context.Context, h *lockpool.Handle) (*lockpool.Lock, error) { return h.Lock(ctx, "a") },
+		"try":  func(ctx context.Context, h *lockpool.Handle) (*lockpool.Lock, error) { return h.TryLock(ctx, "a") },
+		"permit": func(ctx context.Context, h *lockpool.Handle) (*lockpool.Lock, error) {
+			return h.Semaphore("a", 1).Acquire(ctx, 1)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := zktest.StartBubble(t)
+			pool := bubblePool(t, server, lockpool.WithLocalTurns(0))
+			handles := make([]*lockpool.Handle, 64)
+			together(len(handles), func(i int) (err error) {
+				handles[i], err = pool.Handle(t.Context())
+				return err
+			}, t)
+			on := map[int64][]*lockpool.Handle{}
+			for i, h := range handles {
+				l, err := h.Lock(t.Context(), fmt.Sprint("own/", i))
+				require.NoError(t, err)
+				require.NoError(t, l.Unlock(t.Context()))
+				for id := range createsOf(server, fmt.Sprintf("/own/%d/", i)) {
+					on[id] = append(on[id], h)
+				}
+			}
+			ids := slices.Collect(maps.Keys(on))
+			require.Len(t, ids, 2)
+			server.Partition(zktest.Selector{Session: ids[0]}, zktest.Both)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var hangs sync.WaitGroup
+			hangs.Go(func() {
+				_, err := take(ctx, on[ids[0]][0])
+				assert.Error(t, err)
+			})
+			synctest.Wait()
+			for _, h := range on[ids[1]] {
+				l, err := take(ctx, h)
+				if assert.NoError(t, err, "%s", name) {
+					assert.NoError(t, l.Unlock(ctx))
+				}
+			}
+			hangs.Wait()
+			server.Heal()
 		})
 	}
 }

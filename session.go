@@ -197,14 +197,14 @@ func (p *Pool) acquireSlot(ctx context.Context, patience time.Duration) (*puddle
 	return res, nil
 }
 
-// ensureSlot gets the handle a slot on a living session, for a lock if name is not empty, and
-// returns the session. A handle without a hold moves to the session for the lock. If no slot is
-// free within patience, the handle does without. Such handles are rare, and are not counted
+// ensureSlot gets the handle a slot on a living session, and returns the session. A handle
+// without a hold moves to the session that suits a wait in the queue, if one is given. If no slot
+// is free within patience, the handle does without. Such handles are rare, and are not counted
 // as users.
-func (h *Handle) ensureSlot(ctx context.Context, name string, patience time.Duration) (s *session, err error) {
+func (h *Handle) ensureSlot(ctx context.Context, queue string, patience time.Duration) (s *session, err error) {
 	if h.slot != nil && !h.slot.Value().isOver() {
 		if !h.holdsAny() {
-			h.pool.move(h.slot.Value(), name)
+			h.pool.move(h.slot.Value(), queue)
 		}
 		return h.slot.Value().session, nil
 	}
@@ -213,7 +213,7 @@ func (h *Handle) ensureSlot(ctx context.Context, name string, patience time.Dura
 	slot, err := h.pool.acquireSlot(ctx, patience)
 	switch err {
 	case nil:
-		h.pool.move(slot.Value(), name)
+		h.pool.move(slot.Value(), queue)
 		h.slot, s = slot, slot.Value().session
 		h.pool.inUse.Add(1)
 	case errNoFreeHandle:
@@ -340,16 +340,16 @@ func prefer(before, least *session) *session {
 	return least
 }
 
-// move moves the place of a handle without a hold to the session with waiters for the lock,
-// because the waiters of a session share what they know of the queue. Without such a session,
-// move leaves a session that has many more users than another one.
-func (p *Pool) move(place *slot, name string) {
+// move moves the place of a handle without a hold to the session whose waiters know the queue:
+// they share what they know. Without such a session, move leaves a session that has many more
+// users than another one.
+func (p *Pool) move(place *slot, queue string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	least, _ := p.leastUsed()
 	s := prefer(place.session, least)
 	for _, other := range p.sessions { // the first, so that all waiters meet on one
-		if !other.isOver() && other.views.Has(name) {
+		if !other.isOver() && other.views.Knows(queue) {
 			s = other
 			break
 		}

@@ -17,11 +17,12 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/formula"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // counts are what the server counted, by the columns of the page.
-type counts map[string]float64
+type counts = formula.Counts
 
 // The columns.
 const (
@@ -157,7 +158,7 @@ func (s *stage) wait(p *lockpool.Pool, name string, opts ...lockpool.LockOption)
 }
 
 // operations are what operations cost, by their names on the page.
-type operations map[string]counts
+type operations = map[string]counts
 
 // uncontended measures operations without other contenders.
 func uncontended(t *testing.T, k int) operations {
@@ -177,18 +178,6 @@ func uncontended(t *testing.T, k int) operations {
 
 		q := s.connected()
 		found["`Lock`"] = s.measure(func() { l = s.lock(q, "a") })
-		s.unlock(l)
-		found["`Lock`, shared"] = s.measure(func() {
-			var err error
-			l, err = q.Lock(ctx, "a", lockpool.Shared())
-			require.NoError(t, err)
-		})
-		s.unlock(l)
-		found["`TryLock`"] = s.measure(func() {
-			var err error
-			l, err = q.TryLock(ctx, "a")
-			require.NoError(t, err)
-		})
 		s.unlock(l)
 		for range 20 {
 			s.unlock(s.lock(q, "a"))

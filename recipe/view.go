@@ -35,11 +35,12 @@ func (vs *Views) open(queue string) *View {
 	return v
 }
 
-// Has reports whether the session has waiters for a lock, or for permits.
-func (vs *Views) Has(name string) bool {
+// Knows reports whether contenders of the session know the queue.
+func (vs *Views) Knows(queue string) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	return vs.byQueue[name] != nil || vs.byQueue[name+"/"+driver.Guards] != nil
+	v := vs.byQueue[queue]
+	return v != nil && v.knows()
 }
 
 // close forgets an unused view: without waiters, nothing tells of changes in the queue.
@@ -149,6 +150,12 @@ func (v *View) replace(queue []driver.Node) {
 	maps.DeleteFunc(v.own, func(n driver.Node, _ struct{}) bool {
 		return len(queue) > 0 && n.Seq <= queue[len(queue)-1].Seq && driver.Place(queue, n) < 0
 	})
+}
+
+func (v *View) knows() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.queue) > 0
 }
 
 // gone removes a contender that has certainly left.

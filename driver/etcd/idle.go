@@ -15,9 +15,11 @@ import (
 // The first request of the next caller ends the idleness, and begins a doubt as after a jump of
 // the clock. The read that goes out together with the request is usually the proof: the read
 // follows the newest keep-alive, and the reads need not be close to each other (type lease). So
-// nothing is granted before the lease is proved, and the proof takes no longer than the request.
-// The lease then is at least 0.61 TTL, less the time of an answer. A whole round of proofs
-// follows at once.
+// nothing is granted before the lease is proved, and the proof takes no longer than the request,
+// unless a keep-alive is under way. The lease then is at least 0.61 TTL, less the time of three
+// answers; with slow servers, no session becomes idle. A whole round of proofs follows at once. An idle session does not move to another lease after an election, so elections
+// cost idle sessions no write: the lease is of an earlier term then, so only the whole round ends
+// the doubt.
 //
 // A stop of the machine that the system does not report would make the keep-alive older than
 // the clock says. So an idle session compares the clocks at each keep-alive, and at the end of
@@ -61,20 +63,21 @@ func (s *session) endIdle() {
 	p := &s.proving
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.idle.state.Swap(inUse) != inUse { // else another call has begun the doubt
+	if s.idle.state.Swap(inUse) == idle { // else another call has begun the doubt, or rest leaves the session in use
 		p.doubt()
 		s.lease.tellChanged() // the clock is read more often from now on
 	}
 }
 
 // rest makes the session idle, and reports true, if no request but proofs has been sent for some
-// time, and nothing depends on the session.
-func (s *session) rest() bool {
+// time, nothing depends on the session, and the last round took no longer than quick answers do.
+func (s *session) rest(round time.Duration) bool {
 	i := &s.idle
 	unused := i.unused.Load()
-	if unused == nil || !s.lease.isProved() {
+	if unused == nil || !s.lease.isProved() || round > 2*s.quick() {
 		return false
 	}
+	defer s.lease.tellChanged() // perhaps no longer idle
 	i.state.Store(asking)
 	now := s.clock.Now()
 	if i.used.Swap(false) {
@@ -87,12 +90,42 @@ func (s *session) rest() bool {
 	return false
 }
 
+// quick is how long an answer takes at most while sessions become idle, and stay so: otherwise the
+// lease would be too short after idleness.
+func (s *session) quick() time.Duration { return s.lease.ttl / 50 }
+
 // keepIdle keeps the lease of an idle session until a whole round of proofs is to follow.
 func (s *session) keepIdle(ctx context.Context, conn *connection) error {
 	ttl := s.lease.ttl
-	timer := time.NewTimer(s.clock.Span(ttl / idlePart))
+	timer := time.NewTimer(ttl)
 	defer timer.Stop()
 	for {
+		round, began := s.beginRound(), s.clock.Now()
+		if s.isOver() { // timers stand still while the machine is suspended
+			return context.Cause(s.alive)
+		}
+		err := s.keepAlive(ctx, conn, ttl/4)
+		if err == nil && !s.lease.assume() { // the term is another one than at the last read
+			if err = s.proveBy(ctx, conn, ttl/4); err == nil {
+				err = s.keepAlive(ctx, conn, ttl/4)
+			}
+			if err == nil && !s.lease.assume() {
+				return nil
+			}
+		}
+		if err == nil && s.cfg().Username != "" { // keep-alives do not keep a token
+			err = s.proveBy(ctx, conn, ttl/4)
+		}
+		if err != nil {
+			return err
+		}
+		s.succeeded(round)
+		if s.clock.Now()-began > 3*s.quick() {
+			s.endIdle()
+			return nil
+		}
+		conn.watches.sweep()
+		timer.Reset(s.clock.Span(ttl / idlePart))
 		select {
 		case <-ctx.Done():
 			return context.Cause(conn.ctx)
@@ -107,15 +140,5 @@ func (s *session) keepIdle(ctx context.Context, conn *connection) error {
 			return err
 		case <-timer.C:
 		}
-		round := s.beginRound()
-		if err := s.keepAlive(ctx, conn, ttl/4); err != nil {
-			return err
-		}
-		if !s.lease.assume() {
-			return nil
-		}
-		s.succeeded(round)
-		conn.watches.sweep()
-		timer.Reset(s.clock.Span(ttl / idlePart))
 	}
 }

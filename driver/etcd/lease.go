@@ -68,7 +68,7 @@ type lease struct {
 	term    uint64             // of the grant, or 0 if the term is unknown
 	ttl     time.Duration      // as asked for
 	ends    time.Duration      // as proved; 0 before the grant
-	assumed time.Duration      // the end that the next read proves; 0 if there is none later than ends
+	assumed time.Duration      // the end without a proof yet; 0 if there is none later than ends
 	read    *seen              // the last answer to a read
 	kept    *seen              // the keep-alive since, if member and term are the same
 	changed chan struct{}      // filled when the lease ends at another time than before, or idleness ends
@@ -139,11 +139,12 @@ func (l *lease) tellChanged() {
 }
 
 // assume has the lease of an idle session end when the TTL has passed since the newest
-// keep-alive. It reports false if the next read cannot prove that.
+// keep-alive. It reports false if the keep-alive was answered in another term than the last
+// read, so that the next read would not prove the end.
 func (l *lease) assume() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.kept == nil || l.kept.term != l.term {
+	if l.kept == nil {
 		return false
 	}
 	l.assumed = l.kept.sent + l.ttl - l.ttl/20

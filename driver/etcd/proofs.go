@@ -127,7 +127,12 @@ func (s *session) prove(conn *connection) error {
 	timer := time.NewTimer(ttl)
 	defer timer.Stop()
 	for {
-		round := s.beginRound()
+		if s.isIdle() {
+			if err := s.keepIdle(ctx, conn); err != nil {
+				return err
+			}
+		}
+		round, began := s.beginRound(), s.clock.Now()
 		for _, step := range []func(context.Context, *connection, time.Duration) error{s.renew, s.keepAlive, s.proveBy, s.renew} {
 			if err := step(ctx, conn, ttl/4); err != nil {
 				return err
@@ -135,10 +140,7 @@ func (s *session) prove(conn *connection) error {
 		}
 		s.succeeded(round)
 		conn.watches.sweep()
-		if s.rest() {
-			if err := s.keepIdle(ctx, conn); err != nil {
-				return err
-			}
+		if s.rest(s.clock.Now() - began) {
 			continue
 		}
 		timer.Reset(s.clock.Span(ttl / 8))
@@ -196,10 +198,11 @@ const retryPause = 10 * time.Millisecond
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
 	s.awaken()
-	if trusted := s.inDoubt(); trusted != nil {
+	for trusted := s.inDoubt(); trusted != nil; trusted = s.inDoubt() { // perhaps the machine was stopped meanwhile
 		select {
 		case <-trusted:
 		case <-s.alive.Done():
+			return s.Err()
 		case <-ctx.Done():
 			return s.noAnswer(ctx)
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -40,12 +41,14 @@ func (r *recorder) Write(p []byte) (int, error) {
 
 // Every request has the bytes, and every answer the meaning, that they have in the
 // client's own calls.
-func TestRequestsAndAnswersAreTheClients(t *testing.T) {
-	server := zktest.Start(t)
+func TestRequestsAndAnswersAreTheClients(t *testing.T) { synctest.Test(t, comparePackets) }
+
+func comparePackets(t *testing.T) {
+	server := zktest.StartBubble(t)
 	var recorded *recorder
-	client, events, err := zk.Connect([]string{server.Addr()}, 30*time.Second, zk.WithLogInfo(false),
-		zk.WithDialer(func(network, address string, timeout time.Duration) (net.Conn, error) {
-			conn, err := net.DialTimeout(network, address, timeout)
+	client, events, err := zk.Connect(server.Members(), 30*time.Second, zk.WithLogInfo(false),
+		zk.WithDialer(func(_, address string, _ time.Duration) (net.Conn, error) {
+			conn, err := server.Dial(t.Context(), address)
 			recorded = &recorder{Conn: conn}
 			return recorded, err
 		}))
@@ -56,6 +59,7 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 			break
 		}
 	}
+	synctest.Wait() // the client, which has just connected, looks at its watches without a lock
 	session := open(t, server, Config{})
 
 	// answer is what remains of an answer when it is compared.

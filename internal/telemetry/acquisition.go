@@ -52,7 +52,7 @@ type Acquisition struct {
 func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
 	a.t, a.lock, a.position, a.began = t, lock, -1, time.Now()
 	a.ctx, a.span = ctx, noSpan
-	if !t.lacksProvider() {
+	if !t.isUntraced(a.began) {
 		a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
 	}
 	if a.noteTraced(); a.span.IsRecording() {
@@ -61,15 +61,22 @@ func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permit
 	return a.ctx
 }
 
-var (
-	noProvider = otel.GetTracerProvider() // the global provider until the program sets one
-	noSpan     = trace.SpanFromContext(context.Background())
-)
+var noSpan = trace.SpanFromContext(context.Background())
 
-// lacksProvider reports whether spans are for the global provider, and the program has set none.
-// The latest acquisition must have shown so: noProvider may be a provider set very early.
-func (t *Telemetry) lacksProvider() bool {
-	return !t.traces.Load() && t.Tracers == noProvider && otel.GetTracerProvider() == noProvider
+// isUntraced reports whether the program has set no global provider, as the latest acquisition
+// has shown. An agent may begin to trace a program without setting a provider, so that a span is
+// started once a second.
+func (t *Telemetry) isUntraced(now time.Time) bool {
+	if t.traces.Load() || t.global == nil || otel.GetTracerProvider() != t.global {
+		return false
+	}
+	const often = int64(time.Second)
+	at := now.UnixNano()
+	if tried := t.tried.Load(); at-tried > often || at < tried {
+		t.tried.Store(at)
+		return false
+	}
+	return true
 }
 
 func (a *Acquisition) noteTraced() {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -91,7 +92,9 @@ type Telemetry struct {
 	tracer    trace.Tracer
 	start     []trace.SpanStartOption
 	longWaits longWaits
-	traces    atomic.Bool // the latest acquisition, if any, had a tracer provider
+	global    trace.TracerProvider // whose spans these are; nil if of another one
+	traces    atomic.Bool          // the latest acquisition, if any, had a tracer provider
+	tried     atomic.Int64         // when a span was started although the one before was not valid
 	meters
 
 	shortWaits atomic.Bool // the latest wait in memory alone was shorter than longInMemory
@@ -99,7 +102,8 @@ type Telemetry struct {
 
 // New returns the telemetry of a pool.
 func New(cfg Config) *Telemetry {
-	if cfg.Tracers == nil {
+	isGlobal := cfg.Tracers == nil
+	if isGlobal {
 		cfg.Tracers = otel.GetTracerProvider()
 	}
 	if cfg.Meters == nil {
@@ -115,6 +119,9 @@ func New(cfg Config) *Telemetry {
 		start: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)},
 	}
 	t.traces.Store(true)
+	if isGlobal && reflect.ValueOf(cfg.Tracers).Comparable() {
+		t.global = cfg.Tracers
+	}
 	t.meters.make(cfg)
 	if cfg.Profiles {
 		profiles() // to be listed before the first lock

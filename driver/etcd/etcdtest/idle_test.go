@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
@@ -151,6 +153,101 @@ func TestStopWhileIdleIsNoticed(t *testing.T) {
 	used.Store(true)
 	require.NoError(t, s.Alive(t.Context()))
 	require.EqualValues(t, 2, keepAlives.Load(), "only a later keep-alive counts")
+}
+
+// A session that looks whether it may be idle, and may not, is never in doubt: what is held there
+// would seem to be.
+func TestSessionInUseIsNotInDoubt(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	s.(driver.Idler).IdleIf(func() bool { return false })
+	require.NoError(t, s.Alive(t.Context()))
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for began := time.Now(); time.Since(began) < 2*ttl; {
+		require.NoError(t, s.Alive(canceled))
+	}
+}
+
+// A stop during the proof after idleness is noticed as well.
+func TestStopDuringTheProofIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	m := new(clock.Machine)
+	s, err := connector(t, c.Endpoints()).Connect(m.On(t.Context()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close(context.Background())) }()
+	var used atomic.Bool
+	s.(driver.Idler).IdleIf(func() bool { return !used.Load() })
+	time.Sleep(ttl)
+	var keptAt atomic.Int64
+	began := time.Now()
+	answered, resumed := make(chan struct{}), make(chan struct{})
+	stop := sync.OnceFunc(func() { close(answered); <-resumed })
+	c.SetFault(func(m Message) Action {
+		switch {
+		case m.Method == "LeaseKeepAlive" && !m.Reply:
+			keptAt.Store(int64(time.Since(began)))
+		case m.Method == "Range" && m.Reply:
+			stop()
+		}
+		return Pass
+	})
+	require.Eventually(t, func() bool { return keptAt.Load() > 0 }, ttl, time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
+	used.Store(true)
+	alive := make(chan error, 1)
+	go func() { alive <- s.Alive(t.Context()) }() // ends with the proof
+	<-answered
+	m.Stop()
+	time.Sleep(ttl / 6)
+	m.Resume(false)
+	close(resumed)
+	require.NoError(t, <-alive)
+	require.LessOrEqual(t, time.Since(began)+s.Lease(), time.Duration(keptAt.Load())+ttl)
+}
+
+// A suspension longer than the TTL is what an idle session tells, and not that the servers have
+// ended the lease early.
+func TestSuspensionWhileIdle(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	m := new(clock.Machine)
+	s, err := connector(t, c.Endpoints()).Connect(m.On(t.Context()))
+	require.NoError(t, err)
+	s.(driver.Idler).IdleIf(func() bool { return true })
+	time.Sleep(ttl)
+	m.Suspend(2 * ttl)
+	c.options(t).Expire(s) // as the servers have done meanwhile
+	<-s.Done()
+	require.NotErrorIs(t, s.Err(), driver.ErrExpired)
+	require.ErrorContains(t, s.Err(), "suspended")
+	_ = s.Close(t.Context())
+}
+
+// A token that is not used ends; an idle session keeps its own.
+func TestTokenOfAnIdleSession(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1, TokenTTL(3*time.Second), Installed)
+	_ = c.protect(t)
+	var dials atomic.Int32
+	connector, err := etcd.NewConnector(etcd.Config{
+		Endpoints: c.Endpoints(), TTL: ttl, Username: "locks", Password: password,
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		},
+	})
+	require.NoError(t, err)
+	s, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	s.(driver.Idler).IdleIf(func() bool { return true })
+	time.Sleep(2 * ttl)
+	_, err = s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	require.NoError(t, s.Close(t.Context()))
+	require.EqualValues(t, 1, dials.Load())
 }
 
 // While a member is cut off from the others, idle sessions there are told that their leases

@@ -35,18 +35,21 @@ type locker interface {
 	unlock() error
 }
 
-type pool struct{ *lockpool.Pool }
+type pool struct {
+	*lockpool.Pool
+	once sync.Once
+}
 
 func openPool(endpoint string) session {
 	connector := must(etcd.NewConnector(etcd.Config{Endpoints: []string{endpoint}}))
-	p := &pool{must(lockpool.OpenConnector(connector))}
+	p := &pool{Pool: must(lockpool.OpenConnector(connector))}
 	l := must(p.Lock(context.Background(), "warm")) // opens the session
 	check(l.Unlock(context.Background()))
 	return p
 }
 
 func (p *pool) locker(name string) locker { return &handle{of: p, name: name} }
-func (p *pool) close()                    { check(p.Close()) }
+func (p *pool) close()                    { p.once.Do(func() { check(p.Close()) }) }
 
 type handle struct {
 	of   *pool
@@ -66,13 +69,14 @@ func (h *handle) unlock() error { return h.l.Unlock(context.Background()) }
 type mutexes struct {
 	client *clientv3.Client
 	own    *concurrency.Session
+	once   sync.Once
 	mu     sync.Mutex
 	locals map[string]*sync.Mutex
 }
 
 func openMutex(endpoint string) session {
 	client := must(clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()}))
-	return &mutexes{client: client, own: must(concurrency.NewSession(client)), locals: map[string]*sync.Mutex{}}
+	return &mutexes{client: client, own: must(concurrency.NewSession(client, concurrency.WithTTL(15))), locals: map[string]*sync.Mutex{}}
 }
 
 func (m *mutexes) locker(name string) locker {
@@ -85,8 +89,10 @@ func (m *mutexes) locker(name string) locker {
 }
 
 func (m *mutexes) close() {
-	check(m.own.Close())
-	check(m.client.Close())
+	m.once.Do(func() {
+		check(m.own.Close())
+		check(m.client.Close())
+	})
 }
 
 type mutex struct {
@@ -131,13 +137,13 @@ func serve() error {
 	return nil
 }
 
-// requests returns how many messages the member has received.
-func requests(endpoint string) (n float64) {
+// metric returns the sum of a metric of the member.
+func metric(endpoint, name string) (n float64) {
 	got := must(http.Get("http://" + endpoint + "/metrics"))
 	defer func() { _ = got.Body.Close() }()
 	lines := bufio.NewScanner(got.Body)
 	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, "grpc_server_msg_received_total{") {
+		if line := lines.Text(); strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") {
 			n += must(strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64))
 		}
 	}

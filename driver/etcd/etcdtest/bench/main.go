@@ -48,7 +48,11 @@ var rows = []row{
 	{"4 processes of 16 goroutines, one lock: turns/s", false, 4, contend(16)},
 	{"64 goroutines of one process on 64 locks: locks/s", false, 1, many},
 	{"2 processes, each holds the lock for 3 ms: from `Unlock` to the next grant, p50, µs", true, 2, handOver},
+	{"1000 idle sessions: processor time of the member for each, µs/s", true, 1000, idle},
+	{"a session with 10,000 locks ends: the longest lock and unlock of another, ms", true, 2, sessionEnds},
 }
+
+var endpoint string // of the member
 
 func main() {
 	flag.Parse()
@@ -61,13 +65,14 @@ func main() {
 		check(serve())
 		return
 	}
-	endpoint, stop := start()
+	var stop func()
+	endpoint, stop = start()
 	defer stop()
 	fmt.Println("|  | Mutex | requests | lockpool | requests | beside |")
 	fmt.Println("|---|---|---|---|---|---|")
 	for _, r := range rows {
 		if strings.Contains(r.what, *only) {
-			fmt.Println(r.measure(endpoint))
+			fmt.Println(r.measure())
 		}
 	}
 }
@@ -89,7 +94,7 @@ func start() (endpoint string, stop func()) {
 // figures are the figures of one client's turns.
 type figures struct{ figure, requests []float64 }
 
-func (r row) measure(endpoint string) string {
+func (r row) measure() string {
 	clients := []func(endpoint string) session{openMutex, openPool}
 	got := make([]figures, len(clients))
 	for turn := range *runs + 1 {
@@ -98,9 +103,9 @@ func (r row) measure(endpoint string) string {
 			for j := range sessions {
 				sessions[j] = open(endpoint)
 			}
-			before := requests(endpoint)
+			before := metric(endpoint, "grpc_server_msg_received_total")
 			figure, locks := r.turn(sessions)
-			sent := requests(endpoint) - before
+			sent := metric(endpoint, "grpc_server_msg_received_total") - before
 			for _, s := range sessions {
 				s.close()
 			}
