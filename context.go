@@ -3,11 +3,9 @@ package lockpool
 // This file has contexts that bound waits.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -75,12 +73,11 @@ func heldWith(ctx context.Context, cause error) (ended *hold) {
 
 // beyondHolds returns a context that bounds a wait as ctx does, except that, if ctx is
 // the context of a lock, it does not end with the lock: releasing the lock ends ctx. The
-// returned context's Done and Err do not panic, as a method of ctx may.
+// returned context's Done and Err call no method of ctx, which may panic.
 func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := innermost(ctx)
 	if held == nil {
-		_ = ctx.Err() // panics now
-		return &calmed{Context: ctx, done: ctx.Done()}, func() {}
+		return context.WithCancel(ctx)
 	}
 	outside := held.parent
 	for held = innermost(outside); held != nil; held = innermost(outside) {
@@ -103,30 +100,6 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 		stop()
 		cancel()
 	}
-}
-
-// calmed is a context whose Done and Err do not panic, and whose Err stays the same.
-type calmed struct {
-	context.Context
-	done  <-chan struct{}
-	ended sync.Once
-	err   error // set by ended
-}
-
-func (c *calmed) Done() <-chan struct{} { return c.done }
-
-func (c *calmed) Err() error {
-	select {
-	case <-c.done:
-	default:
-		return nil
-	}
-	c.ended.Do(func() {
-		c.err = context.Canceled
-		defer func() { _ = recover() }()
-		c.err = cmp.Or(c.Context.Err(), c.err)
-	})
-	return c.err
 }
 
 // isEndOfHold reports whether cause is one that ends the context of a lock.

@@ -73,9 +73,9 @@ func newConfig(opts []Option) (config, error) {
 
 // WithMaxSessions limits the sessions (connections) with the service that the pool opens to
 // n, which must be at least 1. The default is 4. Handles share them: a session carries 32
-// handles before another is opened, and the waiters for a lock meet on one. ZooKeeper servers
-// accept 60 connections from one address unless configured otherwise. Sessions with a node that
-// the service refuses to remove do not count; they end when nothing else is held there.
+// handles before another is opened, and the waiters for an exclusive lock meet on one. ZooKeeper
+// servers accept 60 connections from one address unless configured otherwise. Sessions with a
+// node that the service refuses to remove do not count; they end when nothing else is held there.
 func WithMaxSessions(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1000 {

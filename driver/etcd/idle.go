@@ -17,8 +17,10 @@ import (
 // follows the newest keep-alive, and the reads need not be close to each other (type lease). So
 // nothing is granted before the lease is proved, and the proof takes no longer than the request,
 // unless a keep-alive is under way. The lease then is at least 0.61 TTL, less the time of three
-// answers; with slow servers, no session becomes idle. A whole round of proofs follows at once. An idle session does not move to another lease after an election, so elections
-// cost idle sessions no write: the lease is of an earlier term then, so only the whole round ends
+// answers; with slow servers, no session becomes idle. A whole round of proofs follows at once.
+//
+// An idle session does not move to another lease after an election, so elections cost no write.
+// The lease is of an earlier term then, and only the whole round, which moves the session, ends
 // the doubt.
 //
 // A stop of the machine that the system does not report would make the keep-alive older than
@@ -63,7 +65,7 @@ func (s *session) endIdle() {
 	p := &s.proving
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.idle.state.Swap(inUse) == idle { // else another call has begun the doubt, or rest leaves the session in use
+	if s.idle.state.Swap(inUse) == idle { // otherwise another call has begun the doubt, or rest was asking
 		p.doubt()
 		s.lease.tellChanged() // the clock is read more often from now on
 	}
@@ -90,8 +92,8 @@ func (s *session) rest(round time.Duration) bool {
 	return false
 }
 
-// quick is how long an answer takes at most while sessions become idle, and stay so: otherwise the
-// lease would be too short after idleness.
+// quick is how long an answer may take while sessions become idle, and stay idle. After slower
+// answers the lease would be too short.
 func (s *session) quick() time.Duration { return s.lease.ttl / 50 }
 
 // keepIdle keeps the lease of an idle session until a whole round of proofs is to follow.
