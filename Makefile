@@ -39,7 +39,7 @@ test-root-real:
 test-driver:
 	$(go_test) ./driver/zookeeper
 
-test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one that is installed, and its vet and staticcheck; 5 minutes, most of them to compile etcd
+test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one that is installed, and its vet and staticcheck; 9 minutes
 	GORACE=atexit_sleep_ms=10 GOGC=400 go -C driver/etcd test -race -timeout 15m ./... ./etcdtest/...
 	go -C driver/etcd vet ./... ./etcdtest/...
 	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck

@@ -1,6 +1,6 @@
 package etcdtest
 
-// This file tests what an idle session costs, and that nothing is granted on it unproved.
+// This file tests that nothing is granted on an idle session without a proof.
 
 import (
 	"context"
@@ -20,54 +20,6 @@ import (
 	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/internal/clock"
 )
-
-// requests counts the messages of clients, by method, until the function it returns is called.
-func (c *Cluster) requests() (stop func() map[string]int) {
-	var mu sync.Mutex
-	counts := map[string]int{}
-	c.SetFault(func(m Message) Action {
-		mu.Lock()
-		defer mu.Unlock()
-		if !m.Reply {
-			counts[m.Method]++
-		}
-		return Pass
-	})
-	return func() map[string]int {
-		c.SetFault(nil)
-		mu.Lock()
-		defer mu.Unlock()
-		return counts
-	}
-}
-
-// A session on which nothing is held or awaited sends three keep-alives in a TTL and nothing
-// else, an election or not; a session in use proves the lease eight times.
-func TestIdleSessionSendsKeepAlives(t *testing.T) {
-	t.Parallel()
-	c := Start(t, 3)
-	p := open(t, c.Endpoints())
-	for range 2 {
-		require.NoError(t, p.Do(t.Context(), "a", func(context.Context) error { return nil }))
-		time.Sleep(ttl)
-		stop := c.requests()
-		time.Sleep(4 * ttl)
-		sent := stop()
-		require.InDelta(t, 12, sent["LeaseKeepAlive"], 1)
-		require.Len(t, sent, 1, "%v", sent)
-		elect(t, c)
-		time.Sleep(ttl)
-	}
-	held, err := p.Lock(t.Context(), "a")
-	require.NoError(t, err)
-	time.Sleep(ttl)
-	stop := c.requests()
-	time.Sleep(2 * ttl)
-	sent := stop()
-	require.InDelta(t, 16, sent["LeaseKeepAlive"], 2)
-	require.InDelta(t, 16, sent["Range"], 2)
-	require.NoError(t, held.Unlock(t.Context()))
-}
 
 // Nothing is granted after idleness until a read has proved the lease. The read goes out
 // together with the first request.
