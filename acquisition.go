@@ -275,8 +275,8 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
 		patience = handlePatience
 	}
-	queue := ""
-	if a.local.alone && !a.req.try && a.req.kind() == driver.Exclusive { // the holders of permits, and readers, are not to depend on one session
+	queue := "" // holders of permits, and readers, do not all depend on one session
+	if a.local.queue == nil && !a.req.try && a.req.kind() == driver.Exclusive {
 		queue = a.name
 	}
 	s, err := h.ensureSlot(ctx, queue, patience)
