@@ -148,6 +148,29 @@ func TestIdleSessionAfterAnOutage(t *testing.T) {
 	}
 }
 
+// While no server accepts an idle session, as during an election, the session asks a few times.
+// The next call does not wait for the end of a pause.
+func TestIdleSessionDuringAnElection(t *testing.T) {
+	locktest.Once(t)
+	const timeout = 12 * time.Second
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+		b.Ctx = locktest.Timeout(t, time.Hour)
+		p := b.PoolWithTimeout(timeout)
+		attempts := zktest.Match{Selector: zktest.Selector{Session: sessionsOf(b, p)[0]}, Ops: []zktest.Op{zktest.OpConnect}}
+		for _, lasts := range []time.Duration{timeout / 3, timeout / 2} {
+			time.Sleep(3 * timeout)
+			refused := s.Inject(zktest.Rule{Match: attempts, Times: zktest.Always, Do: zktest.DropBeforeApply()})
+			s.Cut(zktest.Selector{})
+			time.Sleep(lasts)
+			require.LessOrEqual(t, refused.Fired(), 2+int(lasts/time.Second))
+			refused.Remove()
+			clock := locktest.StartClock()
+			b.Unlock(b.Lock(p, "a"))
+			clock.Took(t, 0, 100*time.Millisecond, "the first lock")
+		}
+	})
+}
+
 // The first call after idleness leaves a silent server as soon as any call.
 func TestIdleSessionLeavesASilentServer(t *testing.T) {
 	locktest.Once(t)

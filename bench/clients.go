@@ -8,6 +8,7 @@ import (
 	"log"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +58,7 @@ func open(kind string, n *network, conns int) client {
 func openPool(kind string, n *network, timeout time.Duration, opts ...lockpool.Option) poolClient {
 	opts = append(opts, options[kind]...)
 	connector := must(zookeeper.NewConnector(zookeeper.Config{
-		Servers: []string{*server}, SessionTimeout: timeout, Dial: n.dial, Logger: slog.New(slog.DiscardHandler),
+		Servers: strings.Split(*server, ","), SessionTimeout: timeout, Dial: n.dial, Logger: slog.New(slog.DiscardHandler),
 	}))
 	return poolClient{must(lockpool.OpenConnector(connector, opts...))}
 }
@@ -66,7 +67,7 @@ func openPool(kind string, n *network, timeout time.Duration, opts ...lockpool.O
 func openConns(kind string, n *network, conns int) *connClient {
 	c := &connClient{floor: kind == floor}
 	for range conns {
-		conn, events, err := zk.Connect([]string{*server}, sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
+		conn, events, err := zk.Connect(strings.Split(*server, ","), sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
 			zk.WithDialer(func(_, address string, timeout time.Duration) (net.Conn, error) {
 				ctx, cancel := context.WithTimeout(context.Background(), timeout)
 				defer cancel()
@@ -156,12 +157,16 @@ func (w *poolWorker) unlock() error { return w.held.Unlock(context.Background())
 type network struct {
 	delay    time.Duration // of everything, in each direction
 	received atomic.Int64  // bytes
+	traffic  *traffic      // nil if requests are not counted
 }
 
 func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
+	}
+	if n.traffic != nil {
+		return &trafficConn{Conn: conn, traffic: n.traffic}, nil
 	}
 	if n.delay > 0 {
 		conn = distant(conn, n.delay)

@@ -48,6 +48,9 @@ const (
 	performance = "docs/performance.md"
 )
 
+// apart are the scenarios that only -row runs.
+var apart = []string{"fleet"}
+
 var brief = []string{"alone", "processes-2", "held-4", "goroutines-64", "sessions-100"}
 
 func main() {
@@ -71,7 +74,9 @@ func main() {
 
 // compare prints the table.
 func compare() {
-	chosen := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return *only != "" && s.name != *only })
+	chosen := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool {
+		return s.name != *only && (*only != "" || slices.Contains(apart, s.name))
+	})
 	if len(chosen) == 0 {
 		log.Fatalf("-row must be one of %s", strings.Join(names(), ", "))
 	}
@@ -86,12 +91,12 @@ func compare() {
 		defer s.Close()
 		*server = s.Addr()
 	}
-	var long, short strings.Builder
-	check(writeTables(io.MultiWriter(os.Stdout, &long), &short, chosen, *runs))
+	var full, short strings.Builder
+	check(writeTables(io.MultiWriter(os.Stdout, &full), &short, chosen, *runs))
 	if *write {
 		after := fmt.Sprintf("\nMedians of %d turns, with the worst in parentheses; bold is worse than the reference.\n\n", *runs)
 		check(replaceBlock(readme, "\n"+short.String()+after))
-		check(replaceBlock(performance, "\n"+long.String()+after))
+		check(replaceBlock(performance, "\n"+full.String()+after))
 	}
 }
 

@@ -116,6 +116,15 @@ var scenarios = []scenario{
 	{"list-10000", []string{floor, ours}, []line{
 		{"`List` with 10,000 locks (floor: one listing after the other), ms", floor, false, "0.1"},
 	}, listLocks},
+	{"fleet", peers, []line{
+		{"sessions of three servers: requests of each in a session timeout", zkLock, false, "3"},
+		{"writes", "", false, "0"},
+		{"the leader dies: time until all are connected again, s", zkLock, false, ""},
+		{"attempts of each to connect", zkLock, false, ""},
+		{"writes of each", zkLock, false, "2"},
+		{"a tenth lock at once: time, s", zkLock, false, ""},
+		{"writes of each", zkLock, false, "2"},
+	}, fleet},
 }
 
 // overloads returns the scenario of ten times the load that a lock can serve.

@@ -20,6 +20,7 @@ type expiry struct {
 
 	leaseChanged chan struct{} // filled by each handshake: the lease begins, or may end earlier
 	proofWanted  chan struct{} // filled when a proof may be due earlier: the clock is in doubt, or idleness ends
+	idleEnded    chan struct{} // filled when idleness ends
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
 
 	used   atomic.Bool                 // a request has been sent that is no proof, since the last proof

@@ -41,7 +41,7 @@ func (s *session) closeAtServer(ctx context.Context) error {
 			continue
 		}
 		if len(s.route.untried) == 0 {
-			s.route.pauseBeforeRound(ctx, news)
+			s.route.pauseBeforeRound(ctx, minBackoff, news.Done())
 		}
 		if err := s.closeOnce(ctx, news); err != nil {
 			s.route.failed(err)

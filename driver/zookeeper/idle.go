@@ -56,7 +56,7 @@ func (s *session) use() {
 func (s *session) endIdle() {
 	e := &s.expiry
 	e.lease.endIdle(e.clock.Read())
-	for _, changed := range []chan struct{}{e.leaseChanged, e.proofWanted} {
+	for _, changed := range []chan struct{}{e.leaseChanged, e.proofWanted, e.idleEnded} {
 		select {
 		case changed <- struct{}{}:
 		default:

@@ -21,7 +21,6 @@ import (
 // a route, so there is no mutex.
 type route struct {
 	servers []string // host:port
-	next    int      // the index of the next server
 	untried []target // in this round
 
 	rounds     int           // rounds failed since the last useful connection
@@ -49,16 +48,21 @@ func (t target) String() string {
 }
 
 func newRoute(servers []string) route {
-	r := route{servers: servers, next: rand.IntN(len(servers))}
+	r := route{servers: servers}
 	r.beginRound()
 	return r
 }
 
-// beginRound begins a round with the next server.
+// beginRound begins a round, in random order: the clients of a server that goes spread over the
+// other servers. The server of the last connection comes last.
 func (r *route) beginRound() {
 	r.untried, r.attempts, r.permanent, r.unanswered = nil, 0, 0, false
-	for i := range r.servers {
-		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
+	for _, i := range rand.Perm(len(r.servers)) {
+		r.untried = append(r.untried, target{server: r.servers[i]})
+	}
+	if r.last != nil {
+		isLast := func(t target) bool { return t.server == r.last.to.server }
+		r.untried = append(slices.DeleteFunc(r.untried, isLast), target{server: r.last.to.server})
 	}
 }
 
@@ -82,7 +86,6 @@ func (s *session) nextAddress(ctx context.Context) (target, error) {
 	if t.ip != "" {
 		return t, nil
 	}
-	r.next++
 	if s.cfg.Dial != nil { // Dial resolves names itself
 		return t, nil
 	}
@@ -156,7 +159,7 @@ func (h hosts) Next() (server string, none bool) {
 		if s.id() == 0 {
 			s.failOpening()
 		} else {
-			r.pauseBeforeRound(s.dialing, s.dialing)
+			s.pauseToReconnect()
 		}
 	}
 	if s.mustNotDial() {
@@ -170,12 +173,28 @@ func (h hosts) Next() (server string, none bool) {
 const (
 	minBackoff = 20 * time.Millisecond
 	maxBackoff = 2 * time.Second
+	// idleBackoff is the first pause of an idle session: during an election the servers
+	// answer each attempt, and are not to be busy with the idle sessions of a fleet.
+	idleBackoff = time.Second
 )
 
-// pauseBeforeRound begins another round, after a pause, longer with each failed round, and
-// cut short by the end of ctx or of news.
-func (r *route) pauseBeforeRound(ctx, news context.Context) {
-	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
+// pauseToReconnect begins another round. The pause of an idle session ends with the idleness.
+func (s *session) pauseToReconnect() {
+	select { // of an earlier idleness
+	case <-s.expiry.idleEnded:
+	default:
+	}
+	first := minBackoff
+	if s.expiry.isIdle() {
+		first = min(idleBackoff, s.addressTimeout())
+	}
+	s.route.pauseBeforeRound(s.dialing, first, s.expiry.idleEnded)
+}
+
+// pauseBeforeRound begins another round, after a pause that is doubled with each failed round,
+// and cut short by the end of ctx or by news.
+func (r *route) pauseBeforeRound(ctx context.Context, first time.Duration, news <-chan struct{}) {
+	r.pause = min(first<<min(r.rounds, 10), maxBackoff)
 	r.pause = r.pause/2 + rand.N(r.pause/2)
 	r.rounds++
 	if r.unanswered {
@@ -184,7 +203,7 @@ func (r *route) pauseBeforeRound(ctx, news context.Context) {
 	select {
 	case <-time.After(r.pause):
 	case <-ctx.Done():
-	case <-news.Done():
+	case <-news:
 	}
 	r.beginRound()
 }

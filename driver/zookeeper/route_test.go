@@ -91,6 +91,37 @@ func TestSilentAddressIsTriedLast(t *testing.T) {
 	}
 }
 
+// The sessions of a server that goes spread over the other servers.
+func TestSessionsOfAServerThatGoesSpread(t *testing.T) {
+	t.Parallel()
+	server := zktest.Start(t, zktest.Members(5), zktest.MaxClientConns(0))
+	for range 100 {
+		open(t, server, Config{})
+	}
+	members := func() map[int64]int {
+		of := map[int64]int{}
+		for _, c := range server.State().Conns {
+			of[c.Session] = c.Member
+		}
+		return of
+	}
+	before := members()
+	require.Len(t, before, 100)
+	gone := server.Leader()%5 + 1
+	require.NoError(t, server.StopMember(gone))
+	require.Eventually(t, func() bool { return len(members()) == 100 }, 10*time.Second, time.Millisecond)
+	moved, to := 0, map[int]int{}
+	for session, member := range members() {
+		if before[session] == gone {
+			moved++
+			to[member]++
+		}
+	}
+	for _, n := range to {
+		require.LessOrEqual(t, n, moved*4/5, "%v", to)
+	}
+}
+
 // If the name service fails, a session reconnects to the address that last worked.
 func TestSessionReconnectsWithoutNameServer(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 		lifecycle:   newLifecycle(),
 		requests:    &requests{room: maxAnswers},
 		calls:       calls{slots: make(chan struct{}, maxCalls)},
-		expiry:      expiry{clock: clock.Start(ctx), leaseChanged: make(chan struct{}, 1), proofWanted: make(chan struct{}, 1)},
+		expiry:      expiry{clock: clock.Start(ctx), leaseChanged: make(chan struct{}, 1), proofWanted: make(chan struct{}, 1), idleEnded: make(chan struct{}, 1)},
 		route:       newRoute(cfg.Servers),
 		connection:  connection{timeout: cfg.SessionTimeout},
 		watches:     watches{byPath: map[string]*watch{}},

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -76,7 +77,7 @@ type mutexes struct {
 
 func openMutex(endpoint string) session {
 	client := must(clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()}))
-	return &mutexes{client: client, own: must(concurrency.NewSession(client, concurrency.WithTTL(15))), locals: map[string]*sync.Mutex{}}
+	return &mutexes{client: client, own: must(concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))), locals: map[string]*sync.Mutex{}}
 }
 
 func (m *mutexes) locker(name string) locker {

@@ -9,15 +9,18 @@ import (
 	"time"
 )
 
+// ttl is the TTL of the sessions, the default.
+const ttl = 15 * time.Second
+
 // idle returns the member's processor time for a session of which nothing is held, in
 // microseconds a second, and how many seconds the sessions had.
 func idle(sessions []session) (perSession float64, seconds int) {
-	const quiet, measured = 10, 30 // seconds
-	time.Sleep(quiet * time.Second)
+	const measured = 2 * ttl
 	before := metric(endpoint, "process_cpu_seconds_total")
-	time.Sleep(measured * time.Second)
+	time.Sleep(measured)
 	used := metric(endpoint, "process_cpu_seconds_total") - before
-	return used * 1e6 / measured / float64(len(sessions)), len(sessions) * (quiet + measured)
+	seconds = len(sessions) * int(measured/time.Second)
+	return used * 1e6 / float64(seconds), seconds
 }
 
 // sessionEnds ends a session that holds 10,000 locks, and returns the longest time that another

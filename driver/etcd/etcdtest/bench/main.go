@@ -38,18 +38,19 @@ type row struct {
 	// turn is one turn of a number of sessions, and returns a figure and how many locks
 	// were taken and released.
 	sessions int
+	quiet    time.Duration // before the turn: six times as long as between two keep-alives
 	turn     func(sessions []session) (figure float64, locks int)
 }
 
 var rows = []row{
-	{"one goroutine alone: take a free lock and release it, p50, µs", true, 1, alone},
-	{"64 goroutines of one process, one lock: turns/s", false, 1, contend(64)},
-	{"4 processes of one goroutine, one lock: turns/s", false, 4, contend(1)},
-	{"4 processes of 16 goroutines, one lock: turns/s", false, 4, contend(16)},
-	{"64 goroutines of one process on 64 locks: locks/s", false, 1, many},
-	{"2 processes, each holds the lock for 3 ms: from `Unlock` to the next grant, p50, µs", true, 2, handOver},
-	{"1000 idle sessions: processor time of the member for each, µs/s", true, 1000, idle},
-	{"a session with 10,000 locks ends: the longest lock and unlock of another, ms", true, 2, sessionEnds},
+	{"one goroutine alone: take a free lock and release it, p50, µs", true, 1, 0, alone},
+	{"64 goroutines of one process, one lock: turns/s", false, 1, 0, contend(64)},
+	{"4 processes of one goroutine, one lock: turns/s", false, 4, 0, contend(1)},
+	{"4 processes of 16 goroutines, one lock: turns/s", false, 4, 0, contend(16)},
+	{"64 goroutines of one process on 64 locks: locks/s", false, 1, 0, many},
+	{"2 processes, each holds the lock for 3 ms: from `Unlock` to the next grant, p50, µs", true, 2, 0, handOver},
+	{"1000 idle sessions: processor time of the member for each, µs/s", true, 1000, 2 * ttl, idle},
+	{"a session with 10,000 locks ends: the longest lock and unlock of another, ms", true, 2, 0, sessionEnds},
 }
 
 var endpoint string // of the member
@@ -102,7 +103,9 @@ func (r row) measure() string {
 			sessions := make([]session, r.sessions)
 			for j := range sessions {
 				sessions[j] = open(endpoint)
+				time.Sleep(r.quiet / time.Duration(6*r.sessions)) // keep-alives are not sent together
 			}
+			time.Sleep(r.quiet)
 			before := metric(endpoint, "grpc_server_msg_received_total")
 			figure, locks := r.turn(sessions)
 			sent := metric(endpoint, "grpc_server_msg_received_total") - before
