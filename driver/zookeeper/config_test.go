@@ -62,6 +62,8 @@ func TestErrorOfAMalformedConnectStringNamesThePart(t *testing.T) {
 		"a//b":                     `chroot "//b"`,
 		"a/b//c":                   `chroot "/b//c"`,
 		"a/../b":                   `chroot "/../b"`,
+		"a/locks,b/locks":          `the chroot is given once`,
+		"a:1/b,c:1":                `the chroot is given once`,
 		"a/b\x01":                  `control character`,
 		"a?sesion_timeout=1s":      `unknown parameter "sesion_timeout"`,
 		"a?session_timeout=10":     `session_timeout "10"`,

@@ -17,7 +17,7 @@ import (
 //
 //	host1:2181,host2:2181,[::1]:2181/chroot?session_timeout=10s
 //
-// Ports default to 2181. The parameters, percent-encoded, are:
+// Ports default to 2181. A chroot with a comma can only be given in a [Config]. The parameters, percent-encoded, are:
 //
 //	session_timeout  requested from the server; a duration such as 10s (default 15s)
 //	layout           curator (default), curator-rw, kazoo or kazoo-rw; see [Layout]
@@ -41,6 +41,9 @@ func ParseDSN(dsn string) (Config, error) {
 	}
 	if scheme, _, ok := strings.Cut(address, "://"); ok {
 		return Config{}, fmt.Errorf("zookeeper: the connect string starts with the hosts, without %q", scheme+"://")
+	}
+	if strings.Contains(chroot, ",") { // another order of the hosts would be another chroot
+		return Config{}, errors.New(`zookeeper: the chroot is given once, after the last host: host1:2181,host2:2181/chroot`)
 	}
 	cfg := Config{Servers: strings.Split(hosts, ","), Chroot: chroot}
 	seen := map[string]bool{}
