@@ -5,7 +5,10 @@ package lockpool_test
 
 import (
 	"context"
+	"net"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,6 +172,43 @@ func TestIdleSessionDuringAnElection(t *testing.T) {
 			clock.Took(t, 0, 100*time.Millisecond, "the first lock")
 		}
 	})
+}
+
+// A holder whose server falls silent tries the silent server last in each round, while the others
+// elect a leader.
+func TestHolderOutlivesASilentServerAndAnElection(t *testing.T) {
+	locktest.Once(t)
+	const timeout = 15 * time.Second
+	for i := range 10 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				b.Ctx = locktest.Timeout(t, time.Hour)
+				var silent atomic.Pointer[string]
+				cfg := b.Config()
+				cfg.Servers, cfg.SessionTimeout = s.Members(), timeout
+				cfg.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+					if dead := silent.Load(); dead != nil && *dead == address {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return s.Dial(ctx, address)
+				}
+				l := b.Lock(b.PoolWith(cfg), "a")
+				time.Sleep(timeout + time.Duration(i)*100*time.Millisecond)
+				conns, holder := s.State().Conns, holderOf(s)
+				member := conns[slices.IndexFunc(conns, func(c zktest.Conn) bool { return c.Session == holder })].Member
+				silent.Store(&s.Members()[member-1])
+				s.Partition(zktest.Selector{Member: member}, zktest.Both)
+				refused := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DropBeforeApply()})
+				time.Sleep(3500 * time.Millisecond)
+				refused.Remove()
+				time.Sleep(timeout)
+				require.NoError(t, l.Unlock(b.Ctx))
+				silent.Store(nil)
+				s.Heal()
+			}, zktest.Members(3))
+		})
+	}
 }
 
 // The first call after idleness leaves a silent server as soon as any call.

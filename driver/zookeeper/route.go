@@ -20,7 +20,8 @@ import (
 // every server once. Only the client's connect loop and the relays awaited by the loop use
 // a route, so there is no mutex.
 type route struct {
-	servers []string // host:port
+	servers []string // host:port, in random order: the sessions of a server that goes spread
+	next    int      // the index of the next server
 	untried []target // in this round
 
 	rounds     int           // rounds failed since the last useful connection
@@ -48,21 +49,17 @@ func (t target) String() string {
 }
 
 func newRoute(servers []string) route {
-	r := route{servers: servers}
+	r := route{servers: slices.Clone(servers)}
+	rand.Shuffle(len(servers), func(i, j int) { r.servers[i], r.servers[j] = r.servers[j], r.servers[i] })
 	r.beginRound()
 	return r
 }
 
-// beginRound begins a round, in random order: the clients of a server that goes spread over the
-// other servers. The server of the last connection comes last.
+// beginRound begins a round with the next server.
 func (r *route) beginRound() {
 	r.untried, r.attempts, r.permanent, r.unanswered = nil, 0, 0, false
-	for _, i := range rand.Perm(len(r.servers)) {
-		r.untried = append(r.untried, target{server: r.servers[i]})
-	}
-	if r.last != nil {
-		isLast := func(t target) bool { return t.server == r.last.to.server }
-		r.untried = append(slices.DeleteFunc(r.untried, isLast), target{server: r.last.to.server})
+	for i := range r.servers {
+		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
 	}
 }
 
@@ -86,6 +83,7 @@ func (s *session) nextAddress(ctx context.Context) (target, error) {
 	if t.ip != "" {
 		return t, nil
 	}
+	r.next++
 	if s.cfg.Dial != nil { // Dial resolves names itself
 		return t, nil
 	}
@@ -174,8 +172,9 @@ const (
 	minBackoff = 20 * time.Millisecond
 	maxBackoff = 2 * time.Second
 	// idleBackoff is the first pause of an idle session: during an election the servers
-	// answer each attempt, and are not to be busy with the idle sessions of a fleet.
-	idleBackoff = time.Second
+	// answer each attempt, and are not to be busy with the idle sessions of a fleet. The
+	// pause is not longer than a short outage, which is not reported.
+	idleBackoff = reportDelay
 )
 
 // pauseToReconnect begins another round. The pause of an idle session ends with the idleness.
