@@ -152,14 +152,25 @@ func TestIdleSessionAfterAnOutage(t *testing.T) {
 }
 
 // While no server accepts an idle session, as during an election, the session asks a few times.
-// The next call does not wait for the end of a pause.
+// The next call does not wait for the end of a pause. After a short outage, the session is
+// connected again before the outage would be reported.
 func TestIdleSessionDuringAnElection(t *testing.T) {
 	locktest.Once(t)
 	const timeout = 12 * time.Second
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 		b.Ctx = locktest.Timeout(t, time.Hour)
 		p := b.PoolWithTimeout(timeout)
-		attempts := zktest.Match{Selector: zktest.Selector{Session: sessionsOf(b, p)[0]}, Ops: []zktest.Op{zktest.OpConnect}}
+		id := sessionsOf(b, p)[0]
+		attempts := zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}}
+		for range 10 {
+			time.Sleep(3 * timeout)
+			refused := s.Inject(zktest.Rule{Match: attempts, Times: zktest.Always, Do: zktest.DropBeforeApply()})
+			s.Cut(zktest.Selector{})
+			time.Sleep(100 * time.Millisecond)
+			refused.Remove()
+			time.Sleep(700 * time.Millisecond)
+			require.True(t, slices.ContainsFunc(s.State().Conns, func(c zktest.Conn) bool { return c.Session == id }))
+		}
 		for _, lasts := range []time.Duration{timeout / 3, timeout / 2} {
 			time.Sleep(3 * timeout)
 			refused := s.Inject(zktest.Rule{Match: attempts, Times: zktest.Always, Do: zktest.DropBeforeApply()})

@@ -18,8 +18,8 @@ import (
 
 var fleetSize = flag.Int("fleet", 1000, "how many `sessions` the row fleet has")
 
-// fleet opens sessions of three servers with the default timeout. All are idle for the duration
-// of a turn, at least 30 s; then the leader dies; then a tenth lock at once.
+// fleet opens sessions of three servers. All are idle for the duration of a turn, at least for a
+// session timeout; then the leader dies; then a tenth lock at once.
 func fleet(kind string) []float64 {
 	defer func(before string) { *server = before }(*server)
 	ensemble := must(zktest.RunRealEnsemble(context.Background(), 3, zktest.TickTime(2*time.Second),
@@ -29,15 +29,8 @@ func fleet(kind string) []float64 {
 	n := &network{traffic: &traffic{}}
 	workers := make([]worker, *fleetSize)
 	clients := make([]client, *fleetSize)
-	defer func() { atOnce(clients, client.close) }()
-	each := func(count int, do func(i int)) {
-		numbers := make([]int, count)
-		for i := range numbers {
-			numbers[i] = i
-		}
-		atOnce(numbers, do)
-	}
-	each(*fleetSize, func(i int) {
+	defer atOnce(*fleetSize, func(i int) { clients[i].close() })
+	atOnce(*fleetSize, func(i int) {
 		clients[i] = open(kind, n, 1)
 		workers[i] = clients[i].worker(fmt.Sprint("/bench-", i))
 		check(workers[i].lock())
@@ -64,17 +57,17 @@ func fleet(kind string) []float64 {
 
 	tenth := max(*fleetSize/10, 1)
 	began, before = time.Now(), t.now()
-	each(tenth, func(i int) { check(workers[i].lock()) })
+	atOnce(tenth, func(i int) { check(workers[i].lock()) })
 	return append(figures, time.Since(began).Seconds(), (t.now().writes-before.writes)/float64(tenth))
 }
 
-// atOnce calls do for a hundred at a time.
-func atOnce[T any](all []T, do func(T)) {
+// atOnce calls do for each number below count, for a hundred at a time.
+func atOnce(count int, do func(i int)) {
 	var ended sync.WaitGroup
 	room := make(chan struct{}, 100)
-	for _, one := range all {
+	for i := range count {
 		room <- struct{}{}
-		ended.Go(func() { do(one); <-room })
+		ended.Go(func() { do(i); <-room })
 	}
 	ended.Wait()
 }

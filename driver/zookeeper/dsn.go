@@ -17,7 +17,8 @@ import (
 //
 //	host1:2181,host2:2181,[::1]:2181/chroot?session_timeout=10s
 //
-// Ports default to 2181. A chroot with a comma can only be given in a [Config]. The parameters, percent-encoded, are:
+// Ports default to 2181. A chroot with a comma can only be given in a [Config]. The
+// parameters, percent-encoded, are:
 //
 //	session_timeout  requested from the server; a duration such as 10s (default 15s)
 //	layout           curator (default), curator-rw, kazoo or kazoo-rw; see [Layout]
