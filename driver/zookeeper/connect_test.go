@@ -297,7 +297,7 @@ func TestShortSessionTimeoutStillConnects(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, locktest.StartServer(t, zktest.TickTime(2*time.Second)))
 	b.Proxy().Inject(zktest.Rule{
-		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
+		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(200 * time.Millisecond), // longer than the client would wait
 	})
 	b.Unlock(b.Lock(b.PoolWithTimeout(20*time.Millisecond), "a"))
 }

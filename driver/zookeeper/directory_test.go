@@ -189,7 +189,7 @@ func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	var all sync.WaitGroup
 	for _, pool := range []*lockpool.Pool{p, other} {
 		all.Go(func() {
-			for range 300 {
+			for range 100 {
 				assert.NoError(t, pool.Do(b.Ctx, "a/b", func(context.Context) error {
 					assert.EqualValues(t, 1, inside.Add(1), "holders")
 					inside.Add(-1)

@@ -68,10 +68,10 @@ func (l *link) open() (err error) {
 }
 
 // checkHello returns an error if the client's handshake is for another session than ours,
-// or may no longer be sent. The client has seen few answers, so checkHello corrects what
-// the handshake says of the last one.
+// or may no longer be sent. The client has seen few answers, and was given a long timeout, so
+// checkHello corrects what the handshake says of the last answer and of a new session.
 func (l *link) checkHello(hello []byte) error {
-	const lastZxid, sessionID = 8, 20
+	const lastZxid, timeout, sessionID = 8, 16, 20
 	s := l.session
 	switch {
 	case len(hello) < sessionID+8 || int64(binary.BigEndian.Uint64(hello[sessionID:])) != s.id():
@@ -81,6 +81,9 @@ func (l *link) checkHello(hello []byte) error {
 		return net.ErrClosed
 	}
 	binary.BigEndian.PutUint64(hello[lastZxid:], uint64(s.requests.lastSeen()))
+	if s.id() == 0 {
+		binary.BigEndian.PutUint32(hello[timeout:], uint32(s.cfg.SessionTimeout.Milliseconds()))
+	}
 	return nil
 }
 

@@ -90,7 +90,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 	}
 	s.requests.clock, s.requests.use = s.expiry.clock, s.use
 	var err error
-	s.client, s.events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
+	s.client, s.events, err = zk.Connect(cfg.Servers, set.maxOpenTimeout(), // how long the client waits depends on the timeout; see checkHello
 		zk.WithHostProvider(hosts{s}),
 		zk.WithDialer(s.dial),
 		zk.WithLogger(clientLog{cfg.Logger}),
