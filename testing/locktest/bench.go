@@ -366,7 +366,7 @@ func Requests(at zktest.FaultInjector, do func()) []zktest.Request {
 	var mu sync.Mutex
 	var all []zktest.Request
 	counted := at.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if r.Op == zktest.OpMulti || slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
+		if slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) { // a proof of the lease is a transaction about the root
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, r)
