@@ -319,7 +319,7 @@ func allows(effect plays.Effect, err error) bool {
 	case effect == plays.Denied && errors.Is(err, lockpool.ErrNoPermission):
 		return regexp.MustCompile(` needs the rights? (CREATE|READ|WRITE|DELETE|CREATE and DELETE) on /`).MatchString(err.Error())
 	case effect == plays.Refused && !locktest.IsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
-		return regexp.MustCompile(` on /.*: (the server is overloaded|unknown error: -1)`).MatchString(err.Error())
+		return regexp.MustCompile(` on /.*: the server (is overloaded|answered error -1 )`).MatchString(err.Error())
 	}
 	return false
 }

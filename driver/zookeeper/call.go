@@ -84,7 +84,7 @@ func (s *session) ask(ctx context.Context, send func() *request) (*request, erro
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	for {
+	for n := 0; ; n++ {
 		q := send()
 		if !s.await(ctx, q.done) {
 			s.requests.cancel(q)
@@ -93,17 +93,19 @@ func (s *session) ask(ctx context.Context, send func() *request) (*request, erro
 		if !isUnsure(q.err) {
 			return q, nil
 		}
-		if err := s.pause(ctx); err != nil {
+		if err := s.pause(ctx, n); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// pause pauses before a request is repeated. It returns an error if ctx ends or the session
-// is over.
-func (s *session) pause(ctx context.Context) error {
+// pause pauses before a request is repeated which has been repeated n times. It returns an
+// error if ctx ends or the session is over. The first pauses are short: requests wait until
+// there is a connection.
+func (s *session) pause(ctx context.Context, n int) error {
+	const doublings = 4
 	select {
-	case <-time.After(minBackoff):
+	case <-time.After(minBackoff << min(n, doublings)):
 		return nil
 	case <-ctx.Done():
 	case <-s.alive.Done():
@@ -215,24 +217,15 @@ func (s *session) runUntilAnswered(ctx context.Context, request func() error) er
 // retryUntilAnswered repeats a request until the server has answered or the session is
 // over.
 func (s *session) retryUntilAnswered(request func() error) error {
-	for {
+	for n := 0; ; n++ {
 		err := request()
 		if !isUnsure(err) {
 			return err
 		}
-		if err := s.pauseBeforeRetry(); err != nil {
+		if err := s.pause(context.Background(), n); err != nil {
 			return err
 		}
 	}
-}
-
-// pauseBeforeRetry pauses before a request is repeated. It returns an error if the
-// session is over. The pause is short: requests wait until there is a connection.
-func (s *session) pauseBeforeRetry() error {
-	if !s.sleep(minBackoff) {
-		return s.Err()
-	}
-	return nil
 }
 
 // noAnswerError returns the error of a call whose context ended before the server's answer.
@@ -245,11 +238,18 @@ func isRefused(err error) bool { return meaningOf(err) >= refused }
 
 // isUnsure reports whether err is not an answer, so that the request may or may not have
 // been carried out: the connection broke, no other was made, or the answer cannot be
-// understood or speaks of the session. So every error counts unless known to be an answer.
-// pauseBeforeRetry notices the end of a session.
+// understood or speaks of the session. pause notices the end of a session.
 func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
 func isAnswer(err error) bool { return meaningOf(err) >= answered }
+
+// isFinal reports whether an answer ends a call with n repetitions, because the server would say
+// the same again. An overloaded server is asked again, and after an answer that does not say
+// whether the request was carried out, the server is asked a few times.
+func isFinal(err error, n int) bool {
+	const most = 3
+	return err != errThrottled && (isRefused(err) || isAnswer(err) && n >= most)
+}
 
 // errTooLong is the error of a listing longer than accepted.
 var errTooLong = errors.New("the listing is too long")
@@ -264,6 +264,14 @@ func explainError(err error, op, right, path string) error {
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
 	case err == errThrottled:
 		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
+	case err == errQuota:
+		return fmt.Errorf("%w: %s on %s would exceed a quota of ZooKeeper: raise the quota of %s or of a parent (setquota), or remove nodes there", driver.ErrNoPermission, op, path, path)
+	case err == errLocalSession:
+		return fmt.Errorf("%w: %s on %s: the servers have local sessions (localSessionsEnabled), which cannot hold locks: set localSessionsUpgradingEnabled=true at each server", driver.ErrNoPermission, op, path)
+	case err == errReadOnly:
+		return fmt.Errorf("%s on %s: the server is read-only, because it is cut off from the majority", op, path)
+	case err == errClosedEachTime:
+		return fmt.Errorf("%s on %s: the servers close the connection instead of an answer, each time: check that jute.maxbuffer is the same on all servers and longer than the request, and see the log of the server", op, path)
 	}
 	return fmt.Errorf("%s on %s: %w", op, path, err)
 }

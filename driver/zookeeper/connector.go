@@ -45,7 +45,8 @@ type settings struct {
 	lastGoodIP  *sync.Map     // by server: the last address to open a session
 	openTimeout *atomic.Int64 // how long a server is given to open a session
 
-	claims *claimRegistry // of plain locks
+	claims   *claimRegistry // of plain locks
+	numbered *numbered      // below queues
 
 	warnShortTimeout *sync.Once
 
@@ -70,6 +71,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 		outage:           newOutage(cfg),
 		lookup:           net.DefaultResolver.LookupIPAddr,
 		claims:           &processClaims,
+		numbered:         newNumbered(),
 		lastGoodIP:       new(sync.Map),
 		openTimeout:      new(atomic.Int64),
 		warnShortTimeout: new(sync.Once),

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"strings"
@@ -23,30 +24,43 @@ import (
 type directories struct {
 	noContainers atomic.Bool // the server is older than container nodes
 
-	mu         sync.Mutex
-	warned     map[string]bool // by directory: of the exhaustion of sequence numbers
-	persistent map[string]bool // by path: numbered children that are not ephemeral
-	joined     map[string]bool // by path: queues in which the session has had a node
-	found      bool            // the last queue in joined existed before
+	mu     sync.Mutex
+	warned map[string]bool // by directory: of the exhaustion of sequence numbers
+	joined map[string]bool // by path: queues in which the session has had a node
+	found  bool            // the last queue in joined existed before
 }
 
-// maxPersistent bounds the remembered persistent children. They are remembered so that a
-// queue above many locks with names ending in numbers is examined once per session.
-const maxPersistent = 1 << 14
-
-func (d *directories) isPersistent(path string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.persistent[path]
+// numbered has the paths of numbered nodes that are not ephemeral, as hashes. A queue above many
+// locks with names ending in numbers is examined once in the life of a connector.
+type numbered struct {
+	seed  maphash.Seed
+	mu    sync.Mutex
+	known map[uint64]struct{}
 }
 
-func (d *directories) notePersistent(path string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.persistent) >= maxPersistent {
-		clear(d.persistent)
+// maxNumbered is more than a listing of DefaultMaxPacket has; 3 MB.
+const maxNumbered = 1 << 17
+
+func newNumbered() *numbered {
+	return &numbered{seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
+}
+
+func (n *numbered) has(path string) bool {
+	hash := maphash.String(n.seed, path)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, known := n.known[hash]
+	return known
+}
+
+func (n *numbered) add(path string) {
+	hash := maphash.String(n.seed, path)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.known) >= maxNumbered {
+		clear(n.known)
 	}
-	d.persistent[path] = true
+	n.known[hash] = struct{}{}
 }
 
 // maxJoined bounds the remembered queues, for users with a lock per order and millions of
@@ -104,9 +118,9 @@ func (s *session) usesContainers(dir string) bool {
 
 // pauseBeforeRecreating pauses before the nth repetition of something undone each time: by
 // the server, removing an empty container between two of our requests, or by a script that
-// deletes a queue again and again. It returns an error if the context has ended or the
-// session is over.
-func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
+// deletes a queue again and again. last is the last error. It returns an error if the context
+// has ended or the session is over.
+func (s *session) pauseBeforeRecreating(ctx context.Context, n int, last error) error {
 	const longest = 50 // milliseconds; short enough to succeed in the end
 	if n <= 1 {
 		return ctx.Err() // creating a queue for the first time costs no pause
@@ -117,10 +131,14 @@ func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
 	case <-s.alive.Done():
 		return s.Err()
 	}
-	if err := ctx.Err(); err != nil {
+	switch err := ctx.Err(); {
+	case err == nil:
+		return nil
+	case last == errNotCreated:
+		return s.noAnswerError(ctx)
+	default:
 		return fmt.Errorf("the directory of the lock was removed each of the %d times that it was created: %w", n, err)
 	}
-	return nil
 }
 
 // beginJoinOfNew is beginJoin for a missing queue. The transaction also creates the last n
@@ -155,14 +173,16 @@ func (s *session) directoryCreates(dir string, n int) []any {
 // createContainers creates dir, and its parents where they are missing. Whatever the
 // outcome, made has all paths possibly created, for removeContainers.
 func (s *session) createContainers(ctx context.Context, dir string, made *[]string) error {
+	var last error
 	for tries := 0; ; tries++ {
-		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries, last); err != nil {
 			return err
 		}
 		container, err := s.createContainer(dir)
 		if container && (err == nil || !isRefused(err)) && !slices.Contains(*made, dir) {
 			*made = append(*made, dir)
 		}
+		last = err
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
@@ -172,7 +192,7 @@ func (s *session) createContainers(ctx context.Context, dir string, made *[]stri
 			s.directories.noContainers.Store(true) // ZooKeeper before 3.5.1
 			err = nil
 		case isUnsure(err):
-			err = s.pauseBeforeRetry()
+			last, err = errNotCreated, s.pause(ctx, tries)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = plainLockError(parent(dir))
 		default:

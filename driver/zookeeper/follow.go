@@ -65,7 +65,7 @@ func (s *session) followNodes(ctx context.Context, queue string, nodes []driver.
 		case w.failure() != nil:
 			return f, false, w.failure()
 		case w.stat == nil, fired != 0 && fired != driver.Changed:
-			return f, false, s.pause(ctx)
+			return f, false, s.pause(ctx, 0)
 		}
 		f.Contenders = append(f.Contenders, newContender(nodes[i], w.raw, w.stat))
 		f.Watches = append(f.Watches, &w.Watch)
@@ -123,7 +123,7 @@ func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error
 		case w.listed != nil:
 			return w, nil
 		}
-		if err := s.pause(ctx); err != nil {
+		if err := s.pause(ctx, 0); err != nil {
 			return nil, err
 		}
 	}

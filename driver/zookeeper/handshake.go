@@ -111,6 +111,9 @@ func (l *link) handshake() error {
 	case s.auth != nil:
 		err = l.authenticate()
 	}
+	if err == nil && l.requested {
+		err = l.checkServed()
+	}
 	if err == nil && id != 0 {
 		err = l.writeToClient(response) // before the session counts, because the client must know the session
 	}
@@ -226,6 +229,23 @@ func (l *link) authenticate() error {
 	}
 	if code := int32(binary.BigEndian.Uint32(answer[16:])); code != 0 {
 		return permanentError{fmt.Errorf("authenticate %v: %s refuses the credentials (error %d): check Config.Digest, and that the server offers digest authentication", user, l.to, code)}
+	}
+	return nil
+}
+
+// checkServed finds out whether the server serves clients with these credentials, or none: a
+// server that demands others opens a session, and closes it at the first request.
+func (l *link) checkServed() error {
+	if _, err := l.conn.Write(ping); err != nil {
+		return l.explainReadError(err)
+	}
+	var answer [4 + headLength]byte
+	if _, err := io.ReadFull(l.in, answer[:]); err != nil {
+		return l.explainReadError(err)
+	}
+	if code := int32(binary.BigEndian.Uint32(answer[16:])); code == int32(errUnauthenticated) {
+		return permanentError{fmt.Errorf("%s serves only authenticated clients: set Config.Digest, if the servers accept digest "+
+			"(enforce.auth.schemes), or a client certificate in Config.TLS, if they accept x509; SASL is not supported", l.to)}
 	}
 	return nil
 }

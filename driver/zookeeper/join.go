@@ -72,18 +72,17 @@ func (s *session) join(ctx context.Context, dir string, endings []string, data [
 			a = s.beginJoinOfNew(dir, a.directories+1, endings, data)
 			j, err = s.endJoin(ctx, dir, a)
 		}
+		last := err
 		switch {
 		case err == nil:
 			return j, nil
-		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists): // others remove and create directories
+		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists), err == errNotCreated: // others remove and create directories
 			err = nil
 		case a.directories > 0 && isAnswer(a.create.err):
 			err = s.createContainers(ctx, dir, &made) // one by one: an error says what was refused
-		case errors.Is(err, errNotCreated):
-			err = nil
 		}
 		if err == nil {
-			err = s.pauseBeforeRecreating(ctx, tries)
+			err = s.pauseBeforeRecreating(ctx, tries, last)
 		}
 		if err != nil {
 			return driver.Joined{}, err
@@ -182,12 +181,15 @@ func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 	if a.listing != nil {
 		<-a.listing.done()
 	}
-	if err != nil && !isRefused(err) { // also after a "system error"
+	if answer := err; err != nil && !isRefused(err) { // also after a "system error"
 		node, err = s.findCreated(dir, a.guid, a.nodes)
+		if err == errNotCreated && isAnswer(answer) {
+			err = answer
+		}
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists), err == errNotCreated, errors.Is(err, driver.ErrSessionLost):
 		return driver.Joined{}, err
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 		return driver.Joined{}, plainLockError(dir)
@@ -265,11 +267,11 @@ func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')
 var errNotCreated = errors.New("not created")
 
 // findCreated determines the outcome of a create whose reply was lost. It returns when the
-// outcome is known, when the session and so the nodes are gone, or when the queue cannot be
-// listed. If some of the contender's nodes are gone, it removes the others.
+// outcome is known, when the session and so the nodes are gone, or when the server refuses to
+// tell. If some of the contender's nodes are gone, it removes the others.
 func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
-	for {
-		if err := s.pauseBeforeRetry(); err != nil {
+	for n := 0; ; n++ {
+		if err := s.pause(context.Background(), n); err != nil {
 			return driver.Node{}, err
 		}
 		found, err := s.findOnce(dir, guid)
@@ -281,7 +283,7 @@ func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 		case err == errReplaced:
 			s.end(err)
 			return driver.Node{}, err
-		case !errors.Is(err, zk.ErrNoAuth) && err != errTooLong:
+		case !isFinal(err, n):
 			continue
 		}
 		s.reapLater(func() bool {
@@ -381,24 +383,18 @@ func (s *session) checkForeignContenders(ctx context.Context, dir string, childr
 	if countOthers(children, queue) == 0 {
 		return nil
 	}
+	var reads []read
+	foreign := ""
 	for _, name := range children {
-		path := dir + "/" + name
-		if !looksSequential(name) || s.directories.isPersistent(path) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		foreign, err := s.isForeignContender(path)
-		if err != nil {
-			return err
-		}
-		if foreign {
-			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like a contender of a client that lockpool does not know: use another name, or stop that client",
-				driver.ErrKind, dir, driver.Node{Name: name})
+		if path := dir + "/" + name; looksSequential(name) && !s.numbered.has(path) {
+			reads = append(reads, s.readForeign(path, func() { foreign = path }))
 		}
 	}
-	return nil
+	if err := s.readAll(ctx, reads...); err != nil || foreign == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s is ephemeral and has a number, like a contender of a client that lockpool does not know: use another name, or stop that client",
+		driver.ErrKind, foreign)
 }
 
 // countOthers counts the children outside the queue.
@@ -410,29 +406,49 @@ func countOthers(children []string, queue []driver.Node) int {
 	return others
 }
 
-// isForeignContender reports whether the node at path, named like a sequential node, is
-// ephemeral and not a plain lock of ours.
-func (s *session) isForeignContender(path string) (bool, error) {
-	exists, stat, err := s.exists(path)
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return false, explainError(err, "looking at "+path, "READ", path)
+// readForeign is a read of the node at path, named like a sequential node. It calls found if the
+// node is ephemeral and not a plain lock of ours.
+func (s *session) readForeign(path string, found func()) read {
+	return read{
+		begin: func() (awaited, unsent *request) {
+			q := getRequest(path, false)
+			return q, q
+		},
+		answered: func(q *request) ([]read, error) {
+			owner, _ := parsePlainData(q.data)
+			switch {
+			case q.err == zk.ErrNoNode:
+			case q.err == zk.ErrNoAuth:
+				return []read{s.readHidden(path, found)}, nil
+			case q.err != nil:
+				return nil, explainError(q.err, "looking at "+path, "READ", path)
+			case !isPlain(&q.stat):
+				s.numbered.add(path)
+			case owner == "" && string(q.data) != revokeRequest:
+				found()
+			}
+			return nil, nil
+		},
 	}
-	if err != nil || !exists {
-		return false, nil
+}
+
+// readHidden is readForeign for a node whose data the session may not read.
+func (s *session) readHidden(path string, found func()) read {
+	return read{
+		begin: func() (awaited, unsent *request) {
+			q := existsRequest(path)
+			return q, q
+		},
+		answered: func(q *request) ([]read, error) {
+			switch {
+			case q.err == nil && isPlain(&q.stat):
+				found()
+			case q.err == nil:
+				s.numbered.add(path)
+			case q.err != zk.ErrNoNode:
+				return nil, explainError(q.err, "looking at "+path, "READ", path)
+			}
+			return nil, nil
+		},
 	}
-	if !isPlain(stat) {
-		s.directories.notePersistent(path)
-		return false, nil
-	}
-	data, _, err := s.get(path)
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		return false, nil
-	case errors.Is(err, driver.ErrSessionLost):
-		return false, err
-	case err != nil: // unreadable
-		return true, nil
-	}
-	owner, _ := parsePlainData(data)
-	return owner == "" && string(data) != revokeRequest, nil
 }

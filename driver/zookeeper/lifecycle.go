@@ -109,7 +109,7 @@ func (s *session) Close(ctx context.Context) error {
 // disconnect breaks the client's connection for good.
 func (s *session) disconnect() {
 	s.endDialing()
-	s.requests.disconnected(true)
+	s.requests.disconnected(false, true)
 }
 
 // shutdown waits for the end of the session, then stops the client. If the session was

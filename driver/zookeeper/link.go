@@ -180,7 +180,7 @@ func (l *link) receive() error {
 	}
 	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
 	_, _ = l.in.Discard(len(head))
-	q := l.session.requests.take(l, xid, zxid)
+	q := l.session.requests.take(l, xid, zxid, code)
 	if q == nil { // also if they have all failed, because no more can be sent
 		return fmt.Errorf("%s sent an answer to another request than the next one", l.to)
 	}

@@ -4,6 +4,7 @@ package zookeeper
 // means.
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request
 		op = opCreateContainer
 	}
 	q := newRequest(op, createSize(path, data))
+	q.writes = true
 	q.packet = appendCreate(q.packet, path, data, flags, acl)
 	return q
 }
@@ -85,6 +87,7 @@ func (q *request) watch() { q.packet[len(q.packet)-1] = boolByte(true) }
 
 func setRequest(path string, data []byte, version int32) *request {
 	q := newRequest(opSetData, len(path)+len(data)+12)
+	q.writes = true
 	q.packet = appendInt(appendBytes(appendString(q.packet, path), data), version)
 	return q
 }
@@ -109,6 +112,7 @@ func multiRequest(ops ...any) *request {
 	const opHeader = 9
 	q := newRequest(opMulti, 0)
 	begin := func(op int32, size int) {
+		q.writes = q.writes || op == opCreate || op == opSetData
 		if cap(q.packet)-len(q.packet) < 2*opHeader+size {
 			q.packet = append(make([]byte, 0, 2*cap(q.packet)+2*opHeader+size), q.packet...)
 		}
@@ -293,8 +297,8 @@ const (
 	decided                 // the same by the leader's decision; other codes may come from the connected server
 )
 
-// codes are the codes of answers with errors of their own. A server may itself answer
-// "throttled", or "no right" (enableEagerACLCheck).
+// codes are the codes of answers whose meaning is known; another code is an answer all the
+// same. A server may itself answer "throttled", or "no right" (enableEagerACLCheck).
 var codes = []struct {
 	code int32
 	err  error
@@ -302,7 +306,7 @@ var codes = []struct {
 }{
 	{-6, errUnimplemented, refused},
 	{-8, zk.ErrBadArguments, refused},
-	{-100, zk.ErrAPIError, unsure},
+	{-100, zk.ErrAPIError, answered},
 	{-101, zk.ErrNoNode, decided},
 	{-102, zk.ErrNoAuth, refused},
 	{-103, zk.ErrBadVersion, decided},
@@ -312,10 +316,14 @@ var codes = []struct {
 	{-112, zk.ErrSessionExpired, unsure},
 	{-114, zk.ErrInvalidACL, refused},
 	{-115, zk.ErrAuthFailed, refused},
-	{-116, zk.ErrClosing, unsure},
-	{-117, zk.ErrNothing, unsure},
+	{-116, zk.ErrClosing, answered},
+	{-117, zk.ErrNothing, answered},
 	{-118, zk.ErrSessionMoved, unsure},
-	{-123, zk.ErrReconfigDisabled, unsure},
+	{-119, errReadOnly, refused},
+	{-120, errLocalSession, refused},
+	{-123, zk.ErrReconfigDisabled, refused},
+	{-124, errUnauthenticated, unsure},
+	{-125, errQuota, refused},
 	{-127, errThrottled, refused},
 }
 
@@ -342,7 +350,7 @@ func meaningOf(err error) meaning {
 	switch {
 	case err == errTooLarge:
 		return refused
-	case err == errTooLong, errors.As(err, new(codeError)):
+	case err == errTooLong, err == errClosedEachTime, errors.As(err, new(codeError)):
 		return answered
 	}
 	return unsure
@@ -352,8 +360,22 @@ func meaningOf(err error) meaning {
 type codeError int32
 
 const (
-	errUnimplemented codeError = -6
-	errThrottled     codeError = -127
+	errUnimplemented   codeError = -6
+	errReadOnly        codeError = -119
+	errLocalSession    codeError = -120
+	errUnauthenticated codeError = -124
+	errQuota           codeError = -125
+	errThrottled       codeError = -127
 )
 
-func (e codeError) Error() string { return fmt.Sprintf("unknown error: %d", int32(e)) }
+// Error names the error as ZooKeeper does (KeeperException.Code).
+func (e codeError) Error() string {
+	name := map[codeError]string{
+		-1: "system error", -2: "runtime inconsistency", -3: "data inconsistency", -5: "marshalling error",
+		errUnimplemented: "unimplemented", -7: "operation timeout",
+		-13: "no quorum of the new configuration", -14: "reconfiguration in progress",
+		errReadOnly: "not read-only", errLocalSession: "ephemeral on a local session", -122: "request timeout",
+		errUnauthenticated: "session closed: authentication required", errQuota: "quota exceeded", errThrottled: "throttled",
+	}[e]
+	return fmt.Sprintf("the server answered error %d (%s): its log may say why", int32(e), cmp.Or(name, "unknown"))
+}

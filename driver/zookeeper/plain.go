@@ -46,11 +46,13 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 	guid := s.newGUID()
 	own := driver.Node{Kind: driver.Plain, Name: guidPrefix + guid}
 	data = append([]byte(plainPrefix(guid)), data...)
+	var last error
 	for tries := 0; ; {
-		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries, last); err != nil {
 			return tryCreateResult{}, err
 		}
 		err := s.createPlain(path, own, data)
+		last = err
 		switch {
 		case err == nil:
 			return tryCreateResult{own, true}, nil
@@ -60,7 +62,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 				return tryCreateResult{node: holder}, err
 			}
 			continue
-		case errors.Is(err, errNotCreated):
+		case err == errNotCreated:
 			err = nil
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.createContainers(ctx, parent(path), &made)
@@ -81,8 +83,11 @@ func (s *session) createPlain(path string, node driver.Node, data []byte) error 
 	claims := s.claims.on(path)
 	turn := claims.create()
 	err := s.requests.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
-	if err != nil && !isRefused(err) {
+	if answer := err; err != nil && !isRefused(err) {
 		err = s.findCreatedPlain(path, node)
+		if err == errNotCreated && isAnswer(answer) {
+			err = answer
+		}
 	}
 	claims.created(err == nil)
 	if err == nil {
@@ -130,8 +135,8 @@ func describeUse(path string, children []string) string {
 // findCreatedPlain determines the outcome of a create whose reply was lost: nil means
 // that the node exists.
 func (s *session) findCreatedPlain(path string, node driver.Node) error {
-	for {
-		if err := s.pauseBeforeRetry(); err != nil {
+	for n := 0; ; n++ {
+		if err := s.pause(context.Background(), n); err != nil {
 			return err
 		}
 		created, err := s.isPlainAt(path, node, true)
@@ -142,7 +147,7 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 			return errNotCreated
 		case errors.Is(err, driver.ErrSessionLost):
 			return err
-		case !errors.Is(err, zk.ErrNoAuth):
+		case !isFinal(err, n):
 			continue
 		}
 		s.reapLater(func() bool {
@@ -162,8 +167,9 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 // first unless ownsPlain is certain, and again before repeating a delete. The error is
 // ErrRemoved if the node was gone before the first delete.
 func (s *session) removePlain(path string, node driver.Node) error {
-	for sent := false; ; {
-		err := s.removePlainOnce(path, node, &sent)
+	sent := false
+	for n := 0; ; n++ {
+		err := s.removePlainOnce(path, node, n, &sent)
 		switch {
 		case err == nil:
 			s.plainNodes.forget(path, node)
@@ -172,18 +178,17 @@ func (s *session) removePlain(path string, node driver.Node) error {
 			}
 			return nil
 		case errors.Is(err, driver.ErrNoPermission):
-			s.markUnremovable()
 			return err
 		}
-		if err := s.pauseBeforeRetry(); err != nil {
+		if err := s.pause(context.Background(), n); err != nil {
 			return err
 		}
 	}
 }
 
-// removePlainOnce sends one delete, unless the node is gone. sent is set if the delete may
-// have been carried out.
-func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) error {
+// removePlainOnce sends the nth delete, from 0, unless the node is gone. sent is set if the
+// delete may have been carried out. The error is ErrNoPermission if the server refuses.
+func (s *session) removePlainOnce(path string, node driver.Node, n int, sent *bool) error {
 	claims := s.claims.on(path)
 	alone := claims.delete()
 	defer claims.deleted()
@@ -192,8 +197,10 @@ func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	// end of the session before the delete.
 	if *sent || owns && (!certain || !alone) {
 		var err error
-		if owns, err = s.isPlainAt(path, node, false); err != nil {
-			return explainError(err, "checking the owner of "+path+" before deleting it", "READ", path)
+		if owns, err = s.isPlainAt(path, node, false); isFinal(err, n) {
+			return s.unremovableError(explainError(err, "checking the owner of "+path+" before deleting it", "READ", path))
+		} else if err != nil {
+			return err
 		}
 	}
 	if !owns {
@@ -203,10 +210,9 @@ func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
-	if err != nil {
-		*sent = *sent || !isRefused(err)
-		return explainError(err, "deleting "+path, "DELETE", parent(path))
+	*sent = *sent || !isRefused(err)
+	if isFinal(err, n) {
+		return s.unremovableError(explainError(err, "deleting "+path, "DELETE", parent(path)))
 	}
-	*sent = true
-	return nil
+	return err
 }

@@ -149,7 +149,7 @@ func (s *session) removeOne(path string, untried bool) error {
 
 // endRemovalOfOne is removeOne after the delete q has been sent.
 func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
-	for {
+	for n := 0; ; n++ {
 		<-q.done
 		err := q.err
 		switch {
@@ -157,17 +157,25 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 			return driver.ErrRemoved
 		case err == nil, errors.Is(err, zk.ErrNoNode):
 			return nil
-		case errors.Is(err, zk.ErrNoAuth):
-			s.markUnremovable()
-			return explainError(err, "deleting "+path, "DELETE", parent(path))
+		case isFinal(err, n):
+			return s.unremovableError(explainError(err, "deleting "+path, "DELETE", parent(path)))
 		}
-		untried = untried && isAnswer(err)
-		// No answer, or an answer that may differ next time (throttled).
-		if err := s.pauseBeforeRetry(); err != nil {
+		untried = untried && isRefused(err)
+		if err := s.pause(context.Background(), n); err != nil {
 			return err
 		}
 		q = s.requests.send(deleteRequest(path, -1))
 	}
+}
+
+// unremovableError returns the error of a removal that the server refuses, as err explains. The
+// node goes with the session.
+func (s *session) unremovableError(err error) error {
+	s.markUnremovable()
+	if !errors.Is(err, driver.ErrNoPermission) {
+		err = fmt.Errorf("%w: %w", driver.ErrNoPermission, err)
+	}
+	return err
 }
 
 // Downgrade implements driver.Downgrader. Changing the data of the old node before
@@ -181,7 +189,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
 	stored, version := data, int32(0)
-	for {
+	for n := 0; ; n++ {
 		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
 		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
 			var raw []byte
@@ -197,16 +205,20 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			if exists, _, err = s.requests.Exists(to); err == nil && !exists {
 				return driver.Node{}, driver.ErrRemoved
 			}
+		} else if isAnswer(err) && !isRefused(err) {
+			if exists, _, _ := s.requests.Exists(to); exists {
+				err = nil
+			}
 		}
 		switch {
 		case err == nil:
 			return read, nil
 		case errors.Is(err, zk.ErrNoAuth):
 			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
-		case isRefused(err) && err != errThrottled:
+		case isFinal(err, n):
 			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
-		if err := s.pauseBeforeRetry(); err != nil {
+		if err := s.pause(context.Background(), n); err != nil {
 			return driver.Node{}, err
 		}
 	}

@@ -99,7 +99,7 @@ type finish struct {
 func (f *finish) run(ctx context.Context) error {
 	dir := f.shardOf(f.record.Name, f.record.Key)
 	directories := 0 // created by the transaction: the record's, and its parents
-	for {
+	for n := 0; ; n++ {
 		q := f.transaction(directories)
 		if !f.send(ctx, q) {
 			return f.gaveUp(ctx)
@@ -112,14 +112,17 @@ func (f *finish) run(ctx context.Context) error {
 			return f.gaveUp(ctx)
 		case !isRefused(err): // also after a "system error"
 			f.undecided = true
-			recorded := false
-			if err = f.pause(ctx); err == nil {
-				recorded, err = f.isRecorded(ctx, f.record)
+			recorded, unknown := false, f.pause(ctx, n)
+			if unknown == nil {
+				recorded, unknown = f.isRecorded(ctx, f.record)
 			}
-			if err != nil || recorded {
-				return err
+			if unknown != nil || recorded {
+				return unknown
 			}
 			f.undecided = false
+			if isAnswer(err) {
+				return explainError(err, "recording a run", "CREATE", dir)
+			}
 		case err == errThrottled:
 		case err == zk.ErrNoNode && q.failed < nodes:
 			return driver.ErrRemoved
@@ -141,7 +144,7 @@ func (f *finish) run(ctx context.Context) error {
 			}
 			return explainError(err, "recording a run", "CREATE", refused)
 		}
-		if err := f.pause(ctx); err != nil {
+		if err := f.pause(ctx, n); err != nil {
 			return err
 		}
 	}
@@ -184,27 +187,20 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 // session are decided.
 func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
 	path := s.recordPath(r.Name, r.Key)
-	for {
-		q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
-		if err == nil && q.err == nil {
-			q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
-		}
-		switch {
-		case err != nil:
-			return false, err
-		case q.op != opGetData: // no answer yet
-		case q.err == nil:
-			_, _, data, _ := parseRecord(q.data)
-			return bytes.Equal(data, r.Data), nil
-		case q.err == zk.ErrNoNode:
-			return false, nil
-		case q.err == zk.ErrNoAuth:
-			return false, explainError(q.err, "looking for a record whose creation was not confirmed", "READ", path)
-		}
-		if err := s.pause(ctx); err != nil {
-			return false, err
-		}
+	q, err := s.askUntilServed(ctx, changeNothing)
+	if err == nil && q.err == nil {
+		q, err = s.askUntilServed(ctx, func() *request { return getRequest(path, false) })
 	}
+	switch {
+	case err != nil:
+		return false, err
+	case q.err == nil:
+		_, _, data, _ := parseRecord(q.data)
+		return bytes.Equal(data, r.Data), nil
+	case q.op == opGetData && q.err == zk.ErrNoNode:
+		return false, nil
+	}
+	return false, explainError(q.err, "looking for a record whose creation was not confirmed", "READ", path)
 }
 
 // Settle implements driver.Recorder.
@@ -221,15 +217,15 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 	return s.isRecorded(ctx, r)
 }
 
-// askUntilServed is ask for a repeatable request, repeated also while an overloaded server
-// refuses.
+// askUntilServed is ask for a repeatable request, repeated also after an answer that is not
+// final.
 func (s *session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
-	for {
+	for n := 0; ; n++ {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(newRequest()) })
-		if err != nil || q.err != errThrottled {
+		if err != nil || q.err == nil || isFinal(q.err, n) {
 			return q, err
 		}
-		if err := s.pause(ctx); err != nil {
+		if err := s.pause(ctx, n); err != nil {
 			return nil, err
 		}
 	}

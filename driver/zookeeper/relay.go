@@ -55,7 +55,7 @@ func (l *link) relay() {
 	}
 	s.cfg.Logger.Debug("lockpool: the connection to ZooKeeper has ended", "server", l.to.String(), "cause", err)
 	s.watches.interrupt()
-	s.requests.disconnected(false)
+	s.requests.disconnected(!l.timedOut && !s.mustNotDial(), false)
 }
 
 var (

@@ -37,7 +37,8 @@ type requests struct {
 	room     int64      // bytes of answers
 	lastXID  int32
 	lastZxid int64 // of the last answer: no server behind this zxid may serve the session
-	over     bool  // nothing can be sent any more
+	suspects suspects
+	over     bool // nothing can be sent any more
 }
 
 const (
@@ -62,6 +63,7 @@ type request struct {
 	packet []byte         // nil when it is on its way
 	buffer *[]byte        // of packet
 	size   int            // of packet
+	writes bool           // creates or changes nodes
 	at     time.Duration  // when it was sent, by expiry.now
 	noted  func(*request) // if not nil, called with the answer before any later event is
 	done   chan struct{}  // closed after that
@@ -93,14 +95,20 @@ func (q *request) finish(err error) {
 // start sends requests, together, as soon as there is a connection and room for their
 // answers. start never waits. Each request ends with an answer, or with an error for which
 // isUnsure is true: when the connection used breaks, when no connection will be made any
-// more, or when all callers give up the request before it is sent.
+// more, or when all callers give up the request before it is sent. The error is
+// errClosedEachTime if such requests have broken several connections (suspect.go).
 func (r *requests) start(all ...*request) {
 	if slices.ContainsFunc(all, func(q *request) bool { return q.answer > 0 }) {
 		r.use()
 	}
+	var guilty []*request
 	r.mu.Lock()
 	for _, q := range all {
 		if q.size = len(q.packet); r.over || q.size > maxSend {
+			continue
+		}
+		if q.writes && len(r.suspects) > 0 && r.suspects.isGuilty(q, r.clock.AtLeast()) {
+			guilty = append(guilty, q)
 			continue
 		}
 		binary.BigEndian.PutUint32(q.packet, uint32(q.size-4))
@@ -119,6 +127,8 @@ func (r *requests) start(all ...*request) {
 			q.finish(zk.ErrConnectionClosed)
 		case q.size > maxSend:
 			q.finish(errTooLarge)
+		case slices.Contains(guilty, q):
+			q.finish(errClosedEachTime)
 		}
 	}
 }
@@ -199,13 +209,17 @@ func (r *requests) useLink(l *link) {
 	r.sendWaiting()
 }
 
-// disconnected is called when no more answers come from the connection, and if over is
-// true, no connection will be made any more.
-func (r *requests) disconnected(over bool) {
+// disconnected is called when no more answers come from the connection. closed reports whether
+// the server has closed it, and over that no connection will be made any more.
+func (r *requests) disconnected(closed, over bool) {
 	r.mu.Lock()
 	var failed []*request
 	if r.link != nil {
 		failed, r.link.pending = r.link.pending, nil
+	}
+	var guilty map[suspect]bool
+	if closed {
+		guilty = r.suspects.broke(failed, r.clock.AtLeast())
 	}
 	r.link, r.room = nil, maxAnswers
 	if over {
@@ -214,24 +228,33 @@ func (r *requests) disconnected(over bool) {
 	}
 	r.mu.Unlock()
 	for _, q := range failed {
-		q.finish(zk.ErrConnectionClosed)
+		if guilty[q.suspect()] {
+			q.finish(errClosedEachTime)
+		} else {
+			q.finish(zk.ErrConnectionClosed)
+		}
 	}
 }
 
-// take removes the request whose answer on l has the xid, and returns it. Answers come in
-// the order of the requests, so the first request has the xid; if not, take returns nil.
-func (r *requests) take(l *link, xid int32, zxid int64) *request {
+// take removes the request whose answer on l has the xid, and returns it, or nil if no answer
+// to that request can come now. Answers come in the order of the requests, but the connected
+// server may refuse a request before passing it on (enableEagerACLCheck).
+func (r *requests) take(l *link, xid int32, zxid int64, code int32) *request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(l.pending) == 0 || l.pending[0].xid != xid {
+	i := slices.IndexFunc(l.pending, func(q *request) bool { return q.xid == xid })
+	if i < 0 || i > 0 && meaningOf(errorOf(code)) != refused {
 		return nil
 	}
 	if zxid > 0 {
 		r.lastZxid = zxid
 	}
-	q := l.pending[0]
-	l.pending = slices.Delete(l.pending, 0, 1)
+	q := l.pending[i]
+	l.pending = slices.Delete(l.pending, i, i+1)
 	l.unanswered -= q.size
+	if len(r.suspects) > 0 {
+		delete(r.suspects, q.suspect())
+	}
 	r.room += q.answer
 	return q
 }

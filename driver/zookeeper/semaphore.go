@@ -131,7 +131,7 @@ func (s *session) setLimit(ctx context.Context, dir string, limit int) (err erro
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
 	for tries := 0; ; tries++ {
-		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries, nil); err != nil {
 			return err
 		}
 		err := s.retryUntilAnswered(func() error { return s.requests.Set(path, data, -1) })
