@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-root-plain test-root-real test-driver test-driver-real test-etcd differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
+.PHONY: test test-root test-root-plain test-root-real test-driver test-driver-real test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -19,6 +19,10 @@ YEARS ?= 0.001
 # processor time, which is what the tests lack.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
+
+# Real servers are the installed ZooKeeper, or the newer one: test has the driver on the newer one
+# and the rest on the installed one, test-versions the other way round.
+newer := ZOOKEEPER_HOME=$$(./.ci/newer-zookeeper)
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
@@ -46,9 +50,16 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
-	$(go_test) -parallel 4 ./driver/zookeeper -server real
+	$(newer) $(go_test) -parallel 4 ./driver/zookeeper -server real
 	GOGC=400 go test -run Interleaving ./recipe
 	GOGC=400 go test ./bench
+
+test-versions: deps ## the tests on real servers, each with the version of ZooKeeper that make test leaves out; 10 minutes
+	$(go_test) -parallel 4 ./driver/zookeeper -server real
+	$(newer) $(go_test) -parallel 4 . -server real
+	$(newer) $(go_test) ./testing/ensemble ./testing/interop
+	$(newer) $(go_test) ./testing/zktest -run 'TestReal|TestFaults'
+	$(newer) $(MAKE) torture DURATION=2m
 
 differential: deps ## DURATION of random programs, which must get the same replies from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
@@ -97,6 +108,7 @@ bench-etcd: ## the table of driver/etcd beside etcd's own Mutex, which is printe
 
 deps: ## install the packages that the tests need and the machine lacks
 	@./.ci/deps
+	@./.ci/newer-zookeeper >/dev/null
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

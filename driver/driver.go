@@ -281,7 +281,9 @@ type Session interface {
 	// of the lease, no earlier than the service could by itself, because warned holders
 	// count on the time. When Close returns, no goroutine of the session is left. The
 	// context bounds the wait for the service. Without an answer, Close returns the
-	// context's error, and the service removes the nodes when the session expires.
+	// context's error, and the service removes the nodes when the session expires. The
+	// same holds with an error that wraps errors.ErrUnsupported: the service closes a
+	// session only on the session's connection, which has ended.
 	Close(ctx context.Context) error
 }
 

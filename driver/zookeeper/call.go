@@ -243,12 +243,19 @@ func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
 func isAnswer(err error) bool { return meaningOf(err) >= answered }
 
-// isFinal reports whether an answer ends a call with n repetitions, because the server would say
-// the same again. An overloaded server is asked again, and after an answer that does not say
-// whether the request was carried out, the server is asked a few times.
-func isFinal(err error, n int) bool {
+// isFinal reports whether an answer ends a call, because the server would say the same again. An
+// overloaded server is asked again, and a server is asked a few times after unclear answers, which
+// do not say whether the request was carried out.
+func isFinal(err error, unclear *int) bool {
 	const most = 3
-	return err != errThrottled && (isRefused(err) || isAnswer(err) && n >= most)
+	switch {
+	case err == errThrottled || !isAnswer(err):
+		return false
+	case isRefused(err):
+		return true
+	}
+	*unclear++
+	return *unclear > most
 }
 
 // errTooLong is the error of a listing longer than accepted.
@@ -262,6 +269,8 @@ func explainError(err error, op, right, path string) error {
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
+	case err == zk.ErrAuthFailed:
+		return fmt.Errorf("%w: %s on %s: the server refuses the credentials: check Config.Digest", driver.ErrNoPermission, op, path)
 	case err == errThrottled:
 		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
 	case err == errQuota:
@@ -269,7 +278,7 @@ func explainError(err error, op, right, path string) error {
 	case err == errLocalSession:
 		return fmt.Errorf("%w: %s on %s: the servers have local sessions (localSessionsEnabled), which cannot hold locks: set localSessionsUpgradingEnabled=true at each server", driver.ErrNoPermission, op, path)
 	case err == errReadOnly:
-		return fmt.Errorf("%s on %s: the server is read-only, because it is cut off from the majority", op, path)
+		return fmt.Errorf("%s on %s: the server is read-only, because it is cut off from the majority: check the other servers", op, path)
 	case err == errClosedEachTime:
 		return fmt.Errorf("%s on %s: the servers close the connection instead of an answer, each time: check that jute.maxbuffer is the same on all servers and longer than the request, and see the log of the server", op, path)
 	}

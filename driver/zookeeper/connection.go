@@ -20,6 +20,7 @@ type connection struct {
 	link    *link         // the latest one; nil before the first
 	secret  func() []byte // what a handshake says of the session: timeout, ID and password
 	peer    string        // the server's address
+	keeper  bool          // the server is ClickHouse Keeper
 }
 
 func (c *connection) info() (id int64, peer string) {

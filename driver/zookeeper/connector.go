@@ -49,6 +49,7 @@ type settings struct {
 	numbered *numbered      // below queues
 
 	warnShortTimeout *sync.Once
+	warnKeeper       *sync.Once
 
 	abandoned *sync.WaitGroup // calls of Connect, and the sessions not returned by Connect, until closed
 	giveUp    context.Context // ends when Close waits no longer for servers
@@ -75,6 +76,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 		lastGoodIP:       new(sync.Map),
 		openTimeout:      new(atomic.Int64),
 		warnShortTimeout: new(sync.Once),
+		warnKeeper:       new(sync.Once),
 		abandoned:        new(sync.WaitGroup),
 	}
 	if cfg.Dial != nil {

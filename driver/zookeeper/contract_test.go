@@ -60,6 +60,17 @@ func TestLawsWithSlowFollowers(t *testing.T) {
 	})
 }
 
+// It keeps them on ClickHouse Keeper, where a session ends with its connection.
+func TestLawsOnKeeper(t *testing.T) {
+	locktest.Once(t)
+	drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {
+		c, options := contract(t, zookeeper.LayoutCurator, zktest.StartBubble(t, zktest.Members(5), zktest.Keeper()))
+		options.LoseReply, options.Lag = nil, nil // they break the connection
+		options.Expire = nil                      // a client learns only that the connection has ended
+		return c, options
+	})
+}
+
 func contract(t *testing.T, layout zookeeper.Layout, s *zktest.Server) (driver.Connector, drivertest.Options) {
 	const chroot = "/locks"
 	c := connector(t, zookeeper.Config{Servers: s.Members(), Dial: s.Dial, Chroot: chroot, Layout: layout, SessionTimeout: timeout})

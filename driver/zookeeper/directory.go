@@ -22,7 +22,7 @@ import (
 // directories is what a session knows about the nodes above queues. A directory is a
 // container: the server removes a container some time after the last child is gone.
 type directories struct {
-	noContainers atomic.Bool // the server is older than container nodes
+	noContainers atomic.Bool // the server has no container nodes
 
 	mu     sync.Mutex
 	warned map[string]bool // by directory: of the exhaustion of sequence numbers

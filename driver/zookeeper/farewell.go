@@ -32,6 +32,9 @@ func (s *session) closeAtServer(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if s.connection.isKeepers() {
+			return errNotClosed
+		}
 		news := s.outage.untilAnswered()
 		if left := s.expiry.untilExpired(); left > 0 && context.Cause(s.alive) != errClosed {
 			select { // told holders count on this time after the end of the lease

@@ -62,7 +62,7 @@ func (l *link) open() (err error) {
 	if err := l.handshake(); err != nil {
 		return err
 	}
-	l.established, l.establishedAt = true, time.Now()
+	l.established, l.establishedAt, l.took = true, time.Now(), s.expiry.now()-l.began
 	_ = l.conn.SetDeadline(time.Time{})
 	return nil
 }
@@ -101,6 +101,9 @@ func (l *link) handshake() error {
 	id := responseID(response)
 	l.offeredID = id
 	switch {
+	case binary.BigEndian.Uint32(response[4:]) == rejectedByKeeper:
+		l.requested = false
+		return fmt.Errorf("%s has no leader", l.to)
 	case id == 0 && s.id() == 0:
 		l.requested = false
 		return fmt.Errorf("%s accepted the connection, but opened no session", l.to)
@@ -124,6 +127,7 @@ func (l *link) handshake() error {
 		return err
 	}
 	if l.requested {
+		s.recognizeKeeper(response)
 		s.noteOpenDuration(s.expiry.now() - l.began)
 		l.requested = false
 	}

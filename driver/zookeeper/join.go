@@ -270,20 +270,21 @@ var errNotCreated = errors.New("not created")
 // outcome is known, when the session and so the nodes are gone, or when the server refuses to
 // tell. If some of the contender's nodes are gone, it removes the others.
 func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
-	for n := 0; ; n++ {
+	for n, unclear := 0, 0; ; n++ {
 		if err := s.pause(context.Background(), n); err != nil {
 			return driver.Node{}, err
 		}
 		found, err := s.findOnce(dir, guid)
 		switch {
 		case err == nil && len(found) == 1 && len(nodeNames(found[0])) == nodes:
+			s.requests.acquit()
 			return found[0], nil
 		case err == nil:
 			return driver.Node{}, s.removeParts(dir, found)
 		case err == errReplaced:
 			s.end(err)
 			return driver.Node{}, err
-		case !isFinal(err, n):
+		case !isFinal(err, &unclear):
 			continue
 		}
 		s.reapLater(func() bool {
@@ -407,33 +408,8 @@ func countOthers(children []string, queue []driver.Node) int {
 }
 
 // readForeign is a read of the node at path, named like a sequential node. It calls found if the
-// node is ephemeral and not a plain lock of ours.
+// node is ephemeral and not a plain lock of ours. The data of other nodes may be long.
 func (s *session) readForeign(path string, found func()) read {
-	return read{
-		begin: func() (awaited, unsent *request) {
-			q := getRequest(path, false)
-			return q, q
-		},
-		answered: func(q *request) ([]read, error) {
-			owner, _ := parsePlainData(q.data)
-			switch {
-			case q.err == zk.ErrNoNode:
-			case q.err == zk.ErrNoAuth:
-				return []read{s.readHidden(path, found)}, nil
-			case q.err != nil:
-				return nil, explainError(q.err, "looking at "+path, "READ", path)
-			case !isPlain(&q.stat):
-				s.numbered.add(path)
-			case owner == "" && string(q.data) != revokeRequest:
-				found()
-			}
-			return nil, nil
-		},
-	}
-}
-
-// readHidden is readForeign for a node whose data the session may not read.
-func (s *session) readHidden(path string, found func()) read {
 	return read{
 		begin: func() (awaited, unsent *request) {
 			q := existsRequest(path)
@@ -442,10 +418,29 @@ func (s *session) readHidden(path string, found func()) read {
 		answered: func(q *request) ([]read, error) {
 			switch {
 			case q.err == nil && isPlain(&q.stat):
-				found()
+				return []read{s.readForeignData(path, found)}, nil
 			case q.err == nil:
 				s.numbered.add(path)
 			case q.err != zk.ErrNoNode:
+				return nil, explainError(q.err, "looking at "+path, "READ", path)
+			}
+			return nil, nil
+		},
+	}
+}
+
+func (s *session) readForeignData(path string, found func()) read {
+	return read{
+		begin: func() (awaited, unsent *request) {
+			q := getRequest(path, false)
+			return q, q
+		},
+		answered: func(q *request) ([]read, error) {
+			owner, _ := parsePlainData(q.data)
+			switch {
+			case q.err == zk.ErrNoAuth, q.err == nil && owner == "" && string(q.data) != revokeRequest:
+				found()
+			case q.err != nil && q.err != zk.ErrNoNode:
 				return nil, explainError(q.err, "looking at "+path, "READ", path)
 			}
 			return nil, nil

@@ -8,9 +8,11 @@ import (
 	"cmp"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -32,11 +34,14 @@ type link struct {
 	began     time.Duration // when the connection began, by expiry.now
 	requested bool          // a new session was requested, and must be closed unless established
 	offeredID int64         // the session named by the server, or 0
+	closing   atomic.Bool   // the end of the session is being sent
 
 	// Used only by the reading goroutine, and after its end.
 	established   bool          // the handshake is complete
 	establishedAt time.Time     // when the handshake was complete
 	timedOut      bool          // the server has been silent for too long since then
+	closed        bool          // the server, or the network, has closed the connection since then
+	took          time.Duration // how long opening took
 	readBy        time.Time     // the deadline in force
 	slack         time.Duration // how much too early the deadline may be
 	maxSilence    time.Duration // how long a server may be silent
@@ -84,6 +89,7 @@ func (a arrivals) Read(p []byte) (int, error) {
 	n, err := a.conn.Read(p)
 	if err != nil {
 		a.timedOut = isTimeout(err)
+		a.closed = !a.timedOut && !errors.Is(err, net.ErrClosed)
 	}
 	return n, err
 }

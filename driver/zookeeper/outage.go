@@ -50,15 +50,22 @@ func (o *outage) answered() {
 // reportDelay is the length of an outage before the first message.
 const reportDelay = 800 * time.Millisecond
 
-// begin records that there is no connection, and why.
+// begin records that there is no connection, and why, unless known already.
 func (o *outage) begin(cause error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.cause = cause
 	if o.since.IsZero() && !o.closed {
-		o.since = time.Now()
+		o.since, o.cause = time.Now(), cause
 		o.timer = time.AfterFunc(reportDelay, o.report)
 	}
+}
+
+// attemptFailed records why an attempt to connect has failed.
+func (o *outage) attemptFailed(cause error) {
+	o.begin(cause)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cause = cause
 }
 
 func (o *outage) report() {

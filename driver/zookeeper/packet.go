@@ -55,7 +55,7 @@ func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request
 		op = opCreateContainer
 	}
 	q := newRequest(op, createSize(path, data))
-	q.writes = true
+	q.writes = path
 	q.packet = appendCreate(q.packet, path, data, flags, acl)
 	return q
 }
@@ -87,7 +87,7 @@ func (q *request) watch() { q.packet[len(q.packet)-1] = boolByte(true) }
 
 func setRequest(path string, data []byte, version int32) *request {
 	q := newRequest(opSetData, len(path)+len(data)+12)
-	q.writes = true
+	q.writes = path
 	q.packet = appendInt(appendBytes(appendString(q.packet, path), data), version)
 	return q
 }
@@ -112,7 +112,6 @@ func multiRequest(ops ...any) *request {
 	const opHeader = 9
 	q := newRequest(opMulti, 0)
 	begin := func(op int32, size int) {
-		q.writes = q.writes || op == opCreate || op == opSetData
 		if cap(q.packet)-len(q.packet) < 2*opHeader+size {
 			q.packet = append(make([]byte, 0, 2*cap(q.packet)+2*opHeader+size), q.packet...)
 		}
@@ -122,12 +121,14 @@ func multiRequest(ops ...any) *request {
 		switch op := op.(type) {
 		case *zk.CreateRequest:
 			begin(opCreate, createSize(op.Path, op.Data))
+			q.writes = cmp.Or(q.writes, op.Path)
 			q.packet = appendCreate(q.packet, op.Path, op.Data, op.Flags, op.Acl)
 		case *zk.DeleteRequest:
 			begin(opDelete, len(op.Path)+8)
 			q.packet = appendInt(appendString(q.packet, op.Path), op.Version)
 		case *zk.SetDataRequest:
 			begin(opSetData, len(op.Path)+len(op.Data)+12)
+			q.writes = cmp.Or(q.writes, op.Path)
 			q.packet = appendInt(appendBytes(appendString(q.packet, op.Path), op.Data), op.Version)
 		case *zk.CheckVersionRequest:
 			begin(opCheck, len(op.Path)+8)

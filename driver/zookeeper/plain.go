@@ -135,19 +135,20 @@ func describeUse(path string, children []string) string {
 // findCreatedPlain determines the outcome of a create whose reply was lost: nil means
 // that the node exists.
 func (s *session) findCreatedPlain(path string, node driver.Node) error {
-	for n := 0; ; n++ {
+	for n, unclear := 0, 0; ; n++ {
 		if err := s.pause(context.Background(), n); err != nil {
 			return err
 		}
 		created, err := s.isPlainAt(path, node, true)
 		switch {
 		case created:
+			s.requests.acquit()
 			return nil
 		case err == nil:
 			return errNotCreated
 		case errors.Is(err, driver.ErrSessionLost):
 			return err
-		case !isFinal(err, n):
+		case !isFinal(err, &unclear):
 			continue
 		}
 		s.reapLater(func() bool {
@@ -168,8 +169,8 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 // ErrRemoved if the node was gone before the first delete.
 func (s *session) removePlain(path string, node driver.Node) error {
 	sent := false
-	for n := 0; ; n++ {
-		err := s.removePlainOnce(path, node, n, &sent)
+	for n, unclear := 0, 0; ; n++ {
+		reading, err := s.removePlainOnce(path, node, &sent)
 		switch {
 		case err == nil:
 			s.plainNodes.forget(path, node)
@@ -177,8 +178,15 @@ func (s *session) removePlain(path string, node driver.Node) error {
 				return driver.ErrRemoved
 			}
 			return nil
-		case errors.Is(err, driver.ErrNoPermission):
-			return err
+		case isFinal(err, &unclear):
+			explained := explainError(err, "deleting "+path, "DELETE", parent(path))
+			if reading {
+				explained = explainError(err, "checking the owner of "+path+" before deleting it", "READ", path)
+			}
+			return s.cannotRemove(err, explained, func() error {
+				_, err := s.removePlainOnce(path, node, &sent)
+				return err
+			})
 		}
 		if err := s.pause(context.Background(), n); err != nil {
 			return err
@@ -186,9 +194,9 @@ func (s *session) removePlain(path string, node driver.Node) error {
 	}
 }
 
-// removePlainOnce sends the nth delete, from 0, unless the node is gone. sent is set if the
-// delete may have been carried out. The error is ErrNoPermission if the server refuses.
-func (s *session) removePlainOnce(path string, node driver.Node, n int, sent *bool) error {
+// removePlainOnce sends a delete, unless the node is gone. sent is set if the delete may have been
+// carried out. reading says that the error is of the read before.
+func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) (reading bool, err error) {
 	claims := s.claims.on(path)
 	alone := claims.delete()
 	defer claims.deleted()
@@ -196,23 +204,17 @@ func (s *session) removePlainOnce(path string, node driver.Node, n int, sent *bo
 	// An answer also shows that the session is alive: a missing node was not removed by the
 	// end of the session before the delete.
 	if *sent || owns && (!certain || !alone) {
-		var err error
-		if owns, err = s.isPlainAt(path, node, false); isFinal(err, n) {
-			return s.unremovableError(explainError(err, "checking the owner of "+path+" before deleting it", "READ", path))
-		} else if err != nil {
-			return err
+		if owns, err = s.isPlainAt(path, node, false); err != nil {
+			return true, err
 		}
 	}
 	if !owns {
-		return nil
+		return false, nil
 	}
-	err := s.requests.Delete(path, -1)
+	err = s.requests.Delete(path, -1)
 	if errors.Is(err, zk.ErrNoNode) {
-		return nil
+		return false, nil
 	}
 	*sent = *sent || !isRefused(err)
-	if isFinal(err, n) {
-		return s.unremovableError(explainError(err, "deleting "+path, "DELETE", parent(path)))
-	}
-	return err
+	return false, err
 }

@@ -149,7 +149,7 @@ func (s *session) removeOne(path string, untried bool) error {
 
 // endRemovalOfOne is removeOne after the delete q has been sent.
 func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
-	for n := 0; ; n++ {
+	for n, unclear := 0, 0; ; n++ {
 		<-q.done
 		err := q.err
 		switch {
@@ -157,8 +157,10 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 			return driver.ErrRemoved
 		case err == nil, errors.Is(err, zk.ErrNoNode):
 			return nil
-		case isFinal(err, n):
-			return s.unremovableError(explainError(err, "deleting "+path, "DELETE", parent(path)))
+		case isFinal(err, &unclear):
+			return s.cannotRemove(err, explainError(err, "deleting "+path, "DELETE", parent(path)), func() error {
+				return s.requests.Delete(path, -1)
+			})
 		}
 		untried = untried && isRefused(err)
 		if err := s.pause(context.Background(), n); err != nil {
@@ -168,14 +170,20 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 	}
 }
 
-// unremovableError returns the error of a removal that the server refuses, as err explains. The
-// node goes with the session.
-func (s *session) unremovableError(err error) error {
+// cannotRemove returns the error of a removal that is given up after the answer err: explained,
+// which wraps ErrNoPermission if the server refuses the removal. The node goes with the session,
+// unless a later try succeeds.
+func (s *session) cannotRemove(err, explained error, try func() error) error {
 	s.markUnremovable()
-	if !errors.Is(err, driver.ErrNoPermission) {
-		err = fmt.Errorf("%w: %w", driver.ErrNoPermission, err)
+	if !isRefused(err) {
+		s.reapLater(func() bool {
+			err := try()
+			return err == nil || isFinal(err, new(int)) || errors.Is(err, zk.ErrNoNode)
+		})
+	} else if !errors.Is(explained, driver.ErrNoPermission) {
+		explained = fmt.Errorf("%w: %w", driver.ErrNoPermission, explained)
 	}
-	return err
+	return explained
 }
 
 // Downgrade implements driver.Downgrader. Changing the data of the old node before
@@ -189,7 +197,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
 	stored, version := data, int32(0)
-	for n := 0; ; n++ {
+	for n, unclear := 0, 0; ; n++ {
 		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
 		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
 			var raw []byte
@@ -206,7 +214,11 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 				return driver.Node{}, driver.ErrRemoved
 			}
 		} else if isAnswer(err) && !isRefused(err) {
-			if exists, _, _ := s.requests.Exists(to); exists {
+			exists, _, lost := s.exists(to)
+			if lost != nil {
+				return driver.Node{}, lost
+			}
+			if exists {
 				err = nil
 			}
 		}
@@ -215,7 +227,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			return read, nil
 		case errors.Is(err, zk.ErrNoAuth):
 			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
-		case isFinal(err, n):
+		case isFinal(err, &unclear):
 			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
 		if err := s.pause(context.Background(), n); err != nil {

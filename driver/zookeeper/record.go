@@ -108,7 +108,7 @@ func (f *finish) run(ctx context.Context) error {
 		switch err := q.err; {
 		case err == nil:
 			return nil
-		case !isRefused(err) && q.packet != nil: // never sent, because the session is over
+		case isUnsure(err) && q.packet != nil: // never sent, because the session is over
 			return f.gaveUp(ctx)
 		case !isRefused(err): // also after a "system error"
 			f.undecided = true
@@ -220,9 +220,9 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 // askUntilServed is ask for a repeatable request, repeated also after an answer that is not
 // final.
 func (s *session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
-	for n := 0; ; n++ {
+	for n, unclear := 0, 0; ; n++ {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(newRequest()) })
-		if err != nil || q.err == nil || isFinal(q.err, n) {
+		if err != nil || q.err == nil || isFinal(q.err, &unclear) {
 			return q, err
 		}
 		if err := s.pause(ctx, n); err != nil {

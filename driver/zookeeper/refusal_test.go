@@ -121,7 +121,7 @@ func TestEveryRefusalEndsTheCall(t *testing.T) {
 func TestRequestThatClosesConnectionsFails(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool(lockpool.WithMaxSessions(1))
-		b.Unlock(b.Lock(p, "long"))
+		b.Unlock(b.Lock(p, "long99"))
 		closes := server.Inject(zktest.Rule{
 			Match: zktest.Match{Prefix: b.Chroot + "/long", Ops: zktest.Creates}, Times: zktest.Always, Do: zktest.ResetBeforeApply(),
 		})
@@ -136,17 +136,104 @@ func TestRequestThatClosesConnectionsFails(t *testing.T) {
 			})
 		}
 		began := time.Now()
-		for range 3 {
-			_, err := p.Lock(b.Ctx, "long")
+		var callers sync.WaitGroup
+		for i := range 20 {
+			callers.Go(func() {
+				_, err := p.Lock(b.Ctx, fmt.Sprint("long", 100+i))
+				assert.ErrorContains(t, err, "jute.maxbuffer")
+			})
+		}
+		callers.Wait()
+		require.Less(t, time.Since(began), 5*time.Second)
+		require.LessOrEqual(t, closes.Fired(), 10)
+		for range 3 { // beside requests of the same size, which are answered
+			_, err := p.Lock(b.Ctx, "long99")
 			require.ErrorContains(t, err, "jute.maxbuffer")
 		}
-		require.Less(t, time.Since(began), 2*time.Second)
-		require.LessOrEqual(t, closes.Fired(), 6)
+		require.LessOrEqual(t, closes.Fired(), 20)
 		cancel()
 		others.Wait()
 		closes.Remove()
 		time.Sleep(10 * time.Second) // no such request is sent before
-		b.Unlock(b.Lock(p, "long"))
+		b.Unlock(b.Lock(p, "long99"))
+	})
+}
+
+// If it is the network that breaks each connection before the answer, no request is to blame.
+func TestBrokenNetworkIsNoRefusal(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithMaxSessions(1))
+		server.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot, Ops: creating}, Times: zktest.Always, Do: zktest.DelayApply(150 * time.Millisecond)})
+		began := time.Now()
+		go func() {
+			for range 15 {
+				time.Sleep(100 * time.Millisecond)
+				server.Reset(zktest.Selector{})
+			}
+		}()
+		b.Unlock(b.Lock(p, "a"))
+		require.Greater(t, time.Since(began), 1500*time.Millisecond, "The connections were broken.")
+		b.Unlock(b.Lock(p, "b"))
+	})
+}
+
+// After a removal that is answered, but neither carried out nor refused, the next waiter does not
+// wait for the end of the session, which holds another lock.
+func TestUnclearRemovalIsRepeatedLater(t *testing.T) {
+	for _, opts := range [][]lockpool.LockOption{nil, {lockpool.Plain()}} {
+		for breaks := range 2 {
+			t.Run(fmt.Sprint(len(opts), breaks), func(t *testing.T) {
+				locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+					p := b.Pool(lockpool.WithMaxSessions(1))
+					b.Lock(p, "leader")
+					l := b.Lock(p, "a", opts...)
+					deletes := zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}}
+					server.Inject(zktest.Rule{Match: deletes, Times: 4 * breaks, Do: zktest.ResetBeforeApply()})
+					server.Inject(zktest.Rule{Match: deletes, Times: 4 - 3*breaks, Do: zktest.FailWith(-1)})
+					err := l.Unlock(b.Ctx)
+					require.NotErrorIs(t, err, lockpool.ErrNoPermission)
+					if breaks > 0 {
+						require.NoError(t, err)
+					}
+					began := time.Now()
+					b.Lock(b.Pool(), "a", opts...)
+					require.Less(t, time.Since(began), 2*time.Second)
+				})
+			})
+		}
+	}
+}
+
+// A lock that became shared stays so, though the answer is lost, and with it the answer to the
+// question whether it did.
+func TestLostAnswersToADowngrade(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		h := b.Handle(b.Pool())
+		exclusive, shared := b.Lock(h, "a"), b.Lock(h, "a", lockpool.Shared())
+		inject := func(times int, op zktest.Op, do zktest.Action) {
+			server.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{op}}, Times: times, Do: do})
+		}
+		inject(1, zktest.OpMulti, zktest.ResetAfterApply())
+		inject(4, zktest.OpMulti, zktest.FailWith(-1))
+		inject(4, zktest.OpExists, zktest.ResetBeforeApply())
+		b.Unlock(exclusive)
+		b.Unlock(shared)
+		require.Empty(t, b.Contenders("/"))
+	})
+}
+
+// Nodes of another program whose names end in numbers may have long data, which is not read.
+func TestDataOfNumberedNodesIsNotRead(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		b.Unlock(b.Lock(b.Pool(), "jobs"))
+		for i := range 60 {
+			require.NoError(t, server.Create(fmt.Sprintf("%s/jobs/entry-%010d", b.Chroot, i), make([]byte, 500_000)))
+		}
+		p := b.Pool()
+		server.Throttle(zktest.Selector{}, 20_000, 10*time.Millisecond)
+		began := time.Now()
+		b.Unlock(b.Lock(p, "jobs"))
+		require.Less(t, time.Since(began), time.Second)
 	})
 }
 

@@ -21,7 +21,7 @@ func (s *session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	if s.mustNotDial() {
 		return nil, s.Err()
 	}
-	s.noteDisconnected(fmt.Errorf("%s has not answered yet", s.route.untried[0]))
+	s.outage.begin(fmt.Errorf("%s has not answered yet", s.route.untried[0]))
 	s.route.attempts++
 	l, err := s.dialOnce(s.dialing)
 	if err != nil {
@@ -54,8 +54,9 @@ func (l *link) relay() {
 		err = l.receive()
 	}
 	s.cfg.Logger.Debug("lockpool: the connection to ZooKeeper has ended", "server", l.to.String(), "cause", err)
+	s.connectionEnded(l, err)
 	s.watches.interrupt()
-	s.requests.disconnected(!l.timedOut && !s.mustNotDial(), false)
+	s.requests.disconnected(l.closed, false)
 }
 
 var (
@@ -78,6 +79,7 @@ func (l *link) passToServer() {
 		if isPing {
 			continue
 		}
+		l.closing.Store(true) // the client sends nothing else
 		r := l.session.requests
 		r.mu.Lock()
 		l.out = append(l.out, packet...)

@@ -63,7 +63,7 @@ type request struct {
 	packet []byte         // nil when it is on its way
 	buffer *[]byte        // of packet
 	size   int            // of packet
-	writes bool           // creates or changes nodes
+	writes string         // the node created or changed, the first of several
 	at     time.Duration  // when it was sent, by expiry.now
 	noted  func(*request) // if not nil, called with the answer before any later event is
 	done   chan struct{}  // closed after that
@@ -107,7 +107,7 @@ func (r *requests) start(all ...*request) {
 		if q.size = len(q.packet); r.over || q.size > maxSend {
 			continue
 		}
-		if q.writes && len(r.suspects) > 0 && r.suspects.isGuilty(q, r.clock.AtLeast()) {
+		if r.suspects.judge(q, r.clock.AtLeast()) {
 			guilty = append(guilty, q)
 			continue
 		}
@@ -209,17 +209,31 @@ func (r *requests) useLink(l *link) {
 	r.sendWaiting()
 }
 
+// closesWithin is how long a server takes to close a connection, beside the round trip.
+const closesWithin = 50 * time.Millisecond
+
 // disconnected is called when no more answers come from the connection. closed reports whether
 // the server has closed it, and over that no connection will be made any more.
 func (r *requests) disconnected(closed, over bool) {
 	r.mu.Lock()
 	var failed []*request
-	if r.link != nil {
+	if closed = closed && r.link != nil; r.link != nil {
 		failed, r.link.pending = r.link.pending, nil
 	}
-	var guilty map[suspect]bool
+	guilty := map[*request]bool{}
 	if closed {
-		guilty = r.suspects.broke(failed, r.clock.AtLeast())
+		now := r.clock.AtLeast()
+		r.suspects.closed(failed, now, 2*r.link.took+closesWithin)
+		for _, q := range failed {
+			guilty[q] = r.suspects.judge(q, now)
+		}
+		r.waiting = slices.DeleteFunc(r.waiting, func(q *request) bool {
+			guilty[q] = r.suspects.judge(q, now)
+			if guilty[q] {
+				failed = append(failed, q)
+			}
+			return guilty[q]
+		})
 	}
 	r.link, r.room = nil, maxAnswers
 	if over {
@@ -228,12 +242,19 @@ func (r *requests) disconnected(closed, over bool) {
 	}
 	r.mu.Unlock()
 	for _, q := range failed {
-		if guilty[q.suspect()] {
+		if guilty[q] {
 			q.finish(errClosedEachTime)
 		} else {
 			q.finish(zk.ErrConnectionClosed)
 		}
 	}
+}
+
+// acquit clears all suspicion, because a request without an answer was carried out.
+func (r *requests) acquit() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.suspects.known)
 }
 
 // take removes the request whose answer on l has the xid, and returns it, or nil if no answer
@@ -252,9 +273,7 @@ func (r *requests) take(l *link, xid int32, zxid int64, code int32) *request {
 	q := l.pending[i]
 	l.pending = slices.Delete(l.pending, i, i+1)
 	l.unanswered -= q.size
-	if len(r.suspects) > 0 {
-		delete(r.suspects, q.suspect())
-	}
+	r.suspects.answered(q)
 	r.room += q.answer
 	return q
 }

@@ -210,13 +210,8 @@ func (r *route) pauseBeforeRound(ctx context.Context, first time.Duration, news 
 // attemptFailed records why an attempt has failed.
 func (s *session) attemptFailed(err error) {
 	s.route.failed(err)
-	s.noteDisconnected(err)
-}
-
-// noteDisconnected records that the session has no connection, unless the session is over.
-func (s *session) noteDisconnected(cause error) {
 	if !s.isOver() {
-		s.outage.begin(cause)
+		s.outage.attemptFailed(err)
 	}
 }
 

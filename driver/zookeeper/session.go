@@ -77,7 +77,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 		settings:    set,
 		guid:        uuid.New(),
 		lifecycle:   newLifecycle(),
-		requests:    &requests{room: maxAnswers, suspects: suspects{}},
+		requests:    &requests{room: maxAnswers, suspects: suspects{known: map[suspect]*suspicion{}}},
 		calls:       calls{slots: make(chan struct{}, maxCalls)},
 		expiry:      expiry{clock: clock.Start(ctx), leaseChanged: make(chan struct{}, 1), proofWanted: make(chan struct{}, 1), idleEnded: make(chan struct{}, 1)},
 		route:       newRoute(cfg.Servers),

@@ -27,6 +27,13 @@ func (s *Server) apply(c *conn, r Request, packet []byte, answer answer) {
 		return
 	}
 	switch {
+	case !s.knows(r.Op, *d):
+		answer(nil, false)
+	case s.conf.keeper && r.Op == OpPing:
+		r.Xid = xidPing
+		s.writeAlive(c, func() { answer(s.reply(c, r, rep.zxid, OK), true) })
+	case s.conf.keeper && r.Op == OpSync:
+		s.writeAlive(c, func() { answer(s.applyRead(c, r, d)) })
 	case r.Op == OpPing:
 		r.Xid = xidPing
 		answer(s.reply(c, r, rep.zxid, OK), true)
@@ -101,7 +108,13 @@ func (s *Server) applyWrite(c *conn, session int64, r Request, d *decoder, answe
 	}
 	if r.Op == OpCloseSession {
 		x.endSession(ss, true)
-		s.propose(x, rep, func() { answer(s.reply(c, r, x.zxid, OK), false) })
+		s.propose(x, rep, func() {
+			if s.conf.keeper {
+				answer(nil, false)
+				return
+			}
+			answer(s.reply(c, r, x.zxid, OK), false)
+		})
 		return
 	}
 	body, code := x.apply(r.Op, d)

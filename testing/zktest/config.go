@@ -50,6 +50,7 @@ type config struct {
 	maxClientConns         int
 	containerInterval      time.Duration
 	extendedTypes          bool
+	keeper                 bool            // differ as ClickHouse Keeper does
 	whitelist              map[string]bool // of four letter commands; nil allows all
 	super                  identity
 	seed                   uint64

@@ -146,6 +146,10 @@ func (s *Server) handshake(c *conn) bool {
 // session the connection ends.
 func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	rep := c.replica
+	if s.conf.keeper {
+		s.connectKeeper(c, req, answer)
+		return
+	}
 	if !rep.serves() || req.lastZxid > rep.zxid {
 		answer(nil, false) // the client has seen a later state, and has to try another server
 		return

@@ -16,7 +16,12 @@ import (
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
 // banner begins the replies to srvr and stat.
-const banner = "Zookeeper version: " + version + "\n"
+func (s *Server) banner() string {
+	if s.conf.keeper {
+		return keeperBanner
+	}
+	return "Zookeeper version: " + version + "\n"
+}
 
 // fourLetterCommands are ZooKeeper's commands for administrators, its "four letter
 // words". After the reply the connection ends.
@@ -26,7 +31,7 @@ var fourLetterCommands = map[string]func(*Server, *replica) string{
 	"isro": (*Server).fourLetterIsro,
 	"mntr": (*Server).fourLetterMntr,
 	"ruok": func(*Server, *replica) string { return "imok" },
-	"srvr": func(s *Server, rep *replica) string { return banner + s.summary(rep) },
+	"srvr": func(s *Server, rep *replica) string { return s.banner() + s.summary(rep) },
 	"stat": (*Server).fourLetterStat,
 	"wchc": (*Server).fourLetterWchc,
 	"wchp": (*Server).fourLetterWchp,
@@ -132,7 +137,7 @@ func (s *Server) fourLetterCons(rep *replica) string {
 
 func (s *Server) fourLetterStat(rep *replica) string {
 	var b strings.Builder
-	b.WriteString(banner + "Clients:\n")
+	b.WriteString(s.banner() + "Clients:\n")
 	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine() + ")\n")
 	}

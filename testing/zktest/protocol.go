@@ -241,6 +241,7 @@ type connectRequest struct {
 // connectReply is the reply to a connectRequest. The zero value says that the
 // session has expired.
 type connectReply struct {
+	version  int32 // of the protocol
 	timeout  int32
 	session  int64
 	password [16]byte
@@ -249,7 +250,7 @@ type connectReply struct {
 
 func (r connectReply) encode(hasReadOnly bool) []byte {
 	e := newPacket()
-	e.int(0)
+	e.int(r.version)
 	e.int(r.timeout)
 	e.long(r.session)
 	e.buffer(r.password[:])

@@ -291,7 +291,8 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 // unless swallowed by a rule.
 func (p *proxyConn) forwardEvent(frame []byte) bool {
 	d := &decoder{rest: frame[4:]}
-	if d.int() != xidEvent || d.long() != -1 || d.int() != 0 {
+	xid, _, code := d.int(), d.long(), d.int() // ZooKeeper 3.9 gives events a zxid
+	if xid != xidEvent || code != 0 {
 		return false
 	}
 	event := EventType(d.int())

@@ -690,8 +690,10 @@ func (d *decoder) isEvent() bool {
 
 func (d *decoder) event() event {
 	d.t.Helper()
-	header := [...]int64{int64(d.int()), d.long(), int64(d.int())}
-	require.Equal(d.t, [...]int64{int64(xidEvent), -1, 0}, header, "the header of an event")
+	require.EqualValues(d.t, xidEvent, d.int())
+	zxid := d.long() // ZooKeeper 3.9 says which transaction an event is of
+	require.True(d.t, zxid == -1 || zxid > 0, "the zxid of an event")
+	require.Zero(d.t, d.int(), "the error of an event")
 	e := event{Type: d.int()}
 	require.EqualValues(d.t, 3, d.int(), "the state in an event")
 	e.Path = d.string()

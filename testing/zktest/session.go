@@ -32,8 +32,12 @@ func (s *Server) password(id int64) (p [16]byte) {
 func (x *txn) newSession(rep *replica, timeout time.Duration) *session {
 	s := x.s
 	s.nextSession++
+	id := s.nextSession
+	if !s.conf.keeper {
+		id = int64(rep.number)<<56 | id&(1<<56-1)
+	}
 	ss := &session{
-		id:         int64(rep.number)<<56 | s.nextSession&(1<<56-1),
+		id:         id,
 		timeout:    timeout,
 		at:         rep,
 		ephemerals: map[string]bool{},
@@ -54,7 +58,7 @@ func (s *Server) negotiate(milliseconds int32) time.Duration {
 // answer to the leader's next ping.
 func (s *Server) touchFrom(c *conn) {
 	switch rep := c.replica; {
-	case c.session == nil:
+	case c.session == nil || s.conf.keeper: // a transaction touches the session there
 	case rep.role == following:
 		rep.touched[c.session.id] = true
 	case rep.leadership == s.lead && s.sessions[c.session.id] == c.session:

@@ -25,6 +25,9 @@ type txn struct {
 // begin starts a transaction. Even a failed transaction takes a zxid.
 func (s *Server) begin(session int64, identities []identity) *txn {
 	s.zxid++
+	if ss := s.sessions[session]; ss != nil && s.conf.keeper {
+		s.touch(ss)
+	}
 	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
 }
 

@@ -1,0 +1,63 @@
+package zookeeper
+
+// This file has what is different if the servers are ClickHouse Keeper.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Keeper speaks ZooKeeper's protocol, but does not resume sessions: a client that connects
+// again gets another session, and nothing can be done about the old session before the
+// timeout. So a session ends with its connection. Older versions close the connection when
+// asked for a container, so directories are ordinary nodes.
+//
+// The lease holds: each write, and each sync, is an entry of the log, which a majority has, and
+// with which each server puts off the end of the session. But the servers measure by the wall
+// clock: setting a server's clock forward may end a session before the lease.
+//
+// (Read in ClickHouse's KeeperTCPHandler, KeeperStorage and SessionExpiryQueue.)
+
+// rejectedByKeeper is the version of the protocol named by a Keeper without a leader.
+const rejectedByKeeper = 42
+
+var (
+	errKeeperConnection = errors.New("the connection has ended, and ClickHouse Keeper resumes no session")
+	errNotClosed        = fmt.Errorf("%w: the session's nodes stay until the timeout, because ClickHouse Keeper closes a session only on the session's connection", errors.ErrUnsupported)
+)
+
+// recognizeKeeper examines a new session: only Keeper gives a session no password.
+func (s *session) recognizeKeeper(response []byte) {
+	const password = 24 // follows length, version, timeout, ID, and the password's length
+	if len(bytes.Trim(response[password:], "\x00")) > 0 {
+		return
+	}
+	s.connection.mu.Lock()
+	defer s.connection.mu.Unlock()
+	s.connection.keeper = true
+	s.directories.noContainers.Store(true)
+	s.warnKeeper.Do(func() {
+		s.cfg.Logger.Warn("lockpool: the servers are ClickHouse Keeper: a session, with its locks, is lost with its connection, " +
+			"and also if a server's clock is set forward")
+	})
+}
+
+func (c *connection) isKeepers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keeper
+}
+
+// connectionEnded ends a session that cannot be resumed. Keeper answers the end of a session by
+// closing the connection.
+func (s *session) connectionEnded(l *link, cause error) {
+	if !s.connection.isKeepers() {
+		return
+	}
+	if l.closing.Load() && errors.Is(cause, io.EOF) {
+		s.setGone()
+	}
+	s.end(fmt.Errorf("%w: %w", errKeeperConnection, cause))
+}
