@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
@@ -33,7 +35,7 @@ func doctorCommand(c *connection) *cobra.Command {
 		Long: `Doctor reports the servers, the latency, the session timeouts, the rights on the chroot,
 and the clocks, and what of the advice in docs/operations.md is not followed. To find out
 about the latency, the rights and the clocks it creates a node of its own below the
-chroot, and removes it again. The exit code is 1 if something is wrong, and 0 if there
+chroot, removes it again, and takes a lock of that name. The exit code is 1 if something is wrong, and 0 if there
 is only advice.`,
 		Example: "  lockpool doctor\n  lockpool doctor --json",
 		Args:    cobra.NoArgs,
@@ -74,6 +76,7 @@ type report struct {
 	Probe    string         `json:"probe"` // the node created and removed
 	Rights   *rightsReport  `json:"rights"`
 	Contains *bool          `json:"containers"`
+	Lock     *float64       `json:"lock_ms"` // to take a lock, and to release it
 
 	// By how much the service's clock is ahead of this machine's, and the uncertainty.
 	Clock      *float64 `json:"clock_difference_ms"`
@@ -88,6 +91,9 @@ type serverReport struct {
 	Version string `json:"version,omitempty"` // empty if the server does not tell
 	Mode    string `json:"mode,omitempty"`
 	TickMS  int    `json:"tick_ms,omitempty"`
+	Sync    int    `json:"sync_limit,omitempty"` // in ticks
+
+	keeper bool
 }
 
 type sessionReport struct {
@@ -211,17 +217,19 @@ func value(text, name string) string {
 
 // servers asks each server of the connect string for its identity.
 func (d *doctor) servers(ctx context.Context) {
+	waiting := 0 // for a majority
 	for _, server := range d.cfg.Servers {
 		r := serverReport{Address: server}
-		srvr, err := d.ask(ctx, server, "srvr")
+		srvr, _ := d.ask(ctx, server, "srvr")
 		version, _, _ := strings.Cut(value(srvr, "Zookeeper version:"), ",")
+		if keeper := value(srvr, "ClickHouse Keeper version:"); keeper != "" {
+			version, r.keeper = "ClickHouse Keeper "+keeper, true
+		}
 		r.Version, r.Mode = version, value(srvr, "Mode:")
-		switch {
-		case err != nil:
-		case strings.Contains(srvr, "not currently serving"):
+		err := d.connect(ctx, server)
+		if strings.Contains(srvr, "not currently serving") {
 			err = errors.New("it runs, but does not serve: it has no majority of the ensemble, or is starting")
-		default:
-			_, err = d.open(ctx, server, d.cfg.SessionTimeout)
+			waiting++
 		}
 		if err != nil {
 			r.Error = oneLine(err)
@@ -235,6 +243,9 @@ func (d *doctor) servers(ctx context.Context) {
 				"list voting members in the connect string")
 		}
 		switch {
+		case r.keeper:
+			d.find(advice, server+" is ClickHouse Keeper", "a session ends with its connection, and the locks with the session; waiters wait for the session timeout",
+				"use ZooKeeper if locks must outlive a broken connection")
 		case strings.HasSuffix(version, "-zktest"):
 			d.find(advice, server+" is the embedded server for tests", "it keeps everything in memory", "use ZooKeeper 3.9 in production")
 		case strings.HasPrefix(version, "3.8.0") || versionBefore(version, 3, 8):
@@ -242,9 +253,33 @@ func (d *doctor) servers(ctx context.Context) {
 		}
 		if conf, err := d.ask(ctx, server, "conf"); err == nil {
 			r.TickMS, _ = strconv.Atoi(value(conf, "tickTime="))
+			r.Sync, _ = strconv.Atoi(value(conf, "syncLimit="))
 		}
 		d.report.Servers = append(d.report.Servers, r)
 	}
+	if d.server == "" && waiting > 0 {
+		d.find(wrong, "the ensemble has no majority", fmt.Sprintf("%s of the connect string run, and wait for others: no lock is granted", count(waiting, "server")),
+			"start the other servers, and look at the log of the running ones")
+	}
+}
+
+// connect opens a session with a server as locks do, and closes the session.
+func (d *doctor) connect(ctx context.Context, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cfg := d.cfg
+	cfg.Servers, cfg.Logger = []string{server}, slog.New(slog.DiscardHandler)
+	connector, err := zookeeper.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	defer connector.Close()
+	session, err := connector.Connect(ctx)
+	if err != nil {
+		text := cmp.Or(errors.Unwrap(err), err).Error() // without the connect string
+		return errors.New(strings.TrimLeft(strings.TrimPrefix(text, server), ": "))
+	}
+	return session.Close(ctx)
 }
 
 // versionBefore reports whether a version such as 3.7.1-1 is known to be older.
@@ -321,11 +356,29 @@ func (d *doctor) timeouts(ctx context.Context) {
 			"a short pause of the process or of the servers loses locks, and lockpool relies on at least two ticks, usually 4s", "ask for 4s or more")
 	}
 	for _, s := range d.report.Servers {
+		d.leaderHangs(s, r.Granted)
 		if s.TickMS > 0 && r.Min < float64(2*s.TickMS) {
 			d.find(wrong, fmt.Sprintf("minSessionTimeout is %s, with ticks of %s at %s", span(r.Min), span(float64(s.TickMS)), s.Address),
 				"a server may notice the end of a short session two ticks late", "set minSessionTimeout to two ticks or more")
 		}
 	}
+}
+
+// leaderHangs compares the time after which a server notices that the machine of the leader
+// hangs with the shortest lease of a session.
+func (d *doctor) leaderHangs(s serverReport, timeout float64) {
+	const election = 1000 // ms, about
+	notices, lease := float64(s.Sync*s.TickMS), 0.45*timeout
+	if s.Mode != "follower" || lease >= notices+election {
+		return
+	}
+	needed := math.Ceil((notices+election)/0.45/1000) * 1000
+	do := fmt.Sprintf("ask for %s with --session-timeout (session_timeout in a connect string)", span(needed))
+	if limit := int((lease - election) / float64(max(1, s.TickMS))); limit >= 2 {
+		do = fmt.Sprintf("set syncLimit=%d at the servers, or %s", limit, do)
+	}
+	d.find(advice, fmt.Sprintf("if the leader's machine hangs, %s notices after %s, and sessions of %s are given up after %s", s.Address, span(notices), span(timeout), span(lease)),
+		"all locks are lost then, though not if the leader's process ends", do)
 }
 
 // access finds out what needs a session of some length.
@@ -346,9 +399,40 @@ func (d *doctor) access(ctx context.Context) {
 	stop := context.AfterFunc(ctx, conn.Close) // or calls would wait for servers forever
 	defer stop()
 	d.members(conn)
-	if err := d.rights(conn); err != nil {
+	if err := d.rights(ctx, conn); err != nil {
 		d.find(wrong, "the chroot could not be examined: "+oneLine(err), "locks are created in it", "look at the server's log")
 	}
+}
+
+// lock takes a lock.
+func (d *doctor) lock(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	cfg := d.cfg
+	cfg.Servers, cfg.Logger = []string{d.server}, slog.New(slog.DiscardHandler)
+	connector, err := zookeeper.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	pool, err := lockpool.OpenConnector(connector)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := pool.Ping(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	l, err := pool.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := l.Unlock(ctx); err != nil {
+		return err
+	}
+	took := ms(time.Since(began))
+	d.report.Lock = &took
+	return nil
 }
 
 // silent is a logger.
@@ -375,6 +459,9 @@ func opened(ctx context.Context, events <-chan zk.Event) error {
 // members reads the ensemble's configuration, readable by all clients.
 func (d *doctor) members(conn *zk.Conn) {
 	text, _, err := conn.Get("/zookeeper/config")
+	if slices.ContainsFunc(d.report.Servers, func(s serverReport) bool { return s.keeper }) {
+		return // which has no such node
+	}
 	voters := 0
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "server.") && !strings.Contains(line, ":observer") {
@@ -399,7 +486,7 @@ func (d *doctor) members(conn *zk.Conn) {
 
 // rights finds out what the client may do in the chroot, and the latency and the clock
 // on the way.
-func (d *doctor) rights(conn *zk.Conn) error {
+func (d *doctor) rights(ctx context.Context, conn *zk.Conn) error {
 	acl := d.cfg.ACL
 	if len(acl) == 0 {
 		acl = zk.WorldACL(zk.PermAll)
@@ -428,7 +515,8 @@ func (d *doctor) rights(conn *zk.Conn) error {
 	const never = math.MaxInt32
 	r := new(rightsReport)
 	chroot := d.report.Chroot
-	probe := strings.TrimSuffix(chroot, "/") + "/doctor-" + rand.Text()
+	name := "doctor-" + rand.Text()
+	probe := strings.TrimSuffix(chroot, "/") + "/" + name
 	d.report.Probe, d.report.Rights = probe, r
 	var failed error
 	allowed := func(err error) bool {
@@ -444,8 +532,12 @@ func (d *doctor) rights(conn *zk.Conn) error {
 	_, err = conn.SetACL(chroot, acl, never)
 	r.Admin = allowed(err)
 
-	_, err = conn.CreateContainer(probe, nil, zk.FlagContainer, acl)
-	contains := err == nil
+	contains := !slices.ContainsFunc(d.report.Servers, func(s serverReport) bool { return s.keeper }) // closes the connection
+	err = errors.ErrUnsupported
+	if contains {
+		_, err = conn.CreateContainer(probe, nil, zk.FlagContainer, acl)
+		contains = err == nil
+	}
 	if err != nil && !errors.Is(err, zk.ErrNoAuth) { // the client has no name for the error of servers without containers
 		_, err = conn.Create(probe, nil, 0, acl)
 	}
@@ -460,8 +552,15 @@ func (d *doctor) rights(conn *zk.Conn) error {
 	}
 	d.needs(r.Create, "CREATE", "no directory of a lock can be created", chroot)
 	d.needs(r.Read, "READ", "locks cannot be listed", chroot)
+	if r.Create && r.Read {
+		defer conn.Delete(probe, -1) // the lock's directory
+		if err := d.lock(ctx, name); err != nil {
+			d.find(wrong, "no lock can be taken: "+oneLine(err), "the service does not allow what a lock needs", "do what the error says, or see the server's log")
+			return nil
+		}
+	}
 	if !contains && r.Create {
-		d.find(advice, "the server has no containers", "the directories of locks are never removed", "use ZooKeeper 3.9, or a bounded set of names")
+		d.find(advice, "the server has no containers", "the directory of a lock may stay if the last client that used the lock is killed", "use ZooKeeper 3.9, or a bounded set of names")
 	}
 	return failed
 }
@@ -560,6 +659,9 @@ func (d *doctor) print(w io.Writer) error {
 	}
 	if r.Contains != nil {
 		add("containers", "%s", map[bool]string{true: "supported", false: "not supported"}[*r.Contains])
+	}
+	if r.Lock != nil {
+		add("lock", "taken and released in %s", span(*r.Lock))
 	}
 	if r.Clock != nil {
 		add("clock", "the service's is %s %s this machine's, give or take %s", span(math.Abs(*r.Clock)),

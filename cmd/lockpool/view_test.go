@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"strconv"
 	"strings"
@@ -433,7 +434,73 @@ func TestDoctorAsksEachServer(t *testing.T) {
 	require.Contains(t, r.whats(advice), "the connect string lists 1 of 3 voters")
 
 	r = s.diagnosis(1, "--server", "127.0.0.1:1")
-	require.Equal(t, []string{"127.0.0.1:1 cannot be used: dial tcp 127.0.0.1:1: connect: connection refused"}, r.whats(wrong))
+	require.Equal(t, []string{"127.0.0.1:1 cannot be used: connect: connection refused"}, r.whats(wrong))
+}
+
+// Doctor says in one line what is wrong with a server, and what to do.
+func TestDoctorSaysWhatIsWrong(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	real := func(t *testing.T, servers int, properties map[string]string) string {
+		return zktest.StartRealEnsemble(t, servers, zktest.Properties(properties)).Member(0).Addr()
+	}
+	for name, of := range map[string]struct {
+		addr func(t *testing.T) string
+		says string
+	}{
+		"authentication": {func(t *testing.T) string {
+			return real(t, 1, map[string]string{"enforce.auth.enabled": "true", "enforce.auth.schemes": "digest"})
+		}, "serves only authenticated clients: set"},
+		"local sessions": {func(t *testing.T) string { return real(t, 3, map[string]string{"localSessionsEnabled": "true"}) }, "set localSessionsUpgradingEnabled=true"},
+		"quota": {func(t *testing.T) string {
+			addr := real(t, 1, map[string]string{"enforceQuota": "true"})
+			conn, events, err := zk.Connect([]string{addr}, time.Minute)
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, opened(t.Context(), events))
+			for _, node := range []string{"/locks", "/zookeeper/quota/locks", "/zookeeper/quota/locks/zookeeper_limits", "/zookeeper/quota/locks/zookeeper_stats"} {
+				_, err := conn.Create(node, []byte("count=1,bytes=-1=;byteHardLimit=-1;countHardLimit=1"), 0, zk.WorldACL(zk.PermAll))
+				require.NoError(t, err)
+			}
+			return addr
+		}, "raise the quota"},
+		"no majority": {func(t *testing.T) string {
+			s := zktest.Start(t, zktest.Members(3))
+			require.NoError(t, s.StopMember(1))
+			require.NoError(t, s.StopMember(2))
+			time.Sleep(5 * time.Second) // until the third notices
+			return s.ConnectString()
+		}, "the ensemble has no majority"},
+		"an SSH server": {func(t *testing.T) string {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			t.Cleanup(func() { l.Close() })
+			go func() { // ends with the listener
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					fmt.Fprint(conn, "SSH-2.0-OpenSSH_9.2\r\n")
+					t.Cleanup(func() { conn.Close() })
+				}
+			}()
+			return l.Addr().String()
+		}, "looks like SSH; ZooKeeper's client port is usually 2181"},
+		"ClickHouse Keeper": {func(t *testing.T) string { return zktest.Start(t, zktest.Keeper()).ConnectString() }, "is ClickHouse Keeper"},
+		"a leader that hangs": {func(t *testing.T) string {
+			return zktest.Start(t, zktest.Members(3), zktest.TickTime(2*time.Second)).ConnectString()
+		},
+			"notices after 10s, and sessions of 15s are given up after 6.75s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShellOn(&locktest.Bench{TB: t})
+			p := s.start("doctor", "--server", of.addr(t)+"/locks")
+			p.code()
+			require.Contains(t, p.stdout.String(), of.says)
+		})
+	}
 }
 
 func TestSilentServersEndCommands(t *testing.T) {
@@ -446,7 +513,7 @@ func TestSilentServersEndCommands(t *testing.T) {
 	require.Contains(t, ls.stderr.String(), "; the service did not answer in time; check --server or LOCKPOOL_SERVER")
 	require.Equal(t, 1, strings.Count(ls.stderr.String(), "\n"), ls.stderr.String())
 	require.Equal(t, 1, doctor.code())
-	require.Contains(t, doctor.stdout.String(), "i/o timeout")
+	require.Contains(t, doctor.stdout.String(), "did not answer within")
 }
 
 // What people see of each other's lockpool run.

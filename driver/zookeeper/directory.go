@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -84,6 +85,20 @@ func (d *directories) expectsNew(dir string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.joined[dir] && !d.found
+}
+
+// queues returns the queues in which the session has had a node.
+func (d *directories) queues() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.joined))
+}
+
+// forget is called when a queue has been removed.
+func (d *directories) forget(dir string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.joined, dir)
 }
 
 // firstWarning reports whether this is the first call for the directory.

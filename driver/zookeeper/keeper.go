@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
+
+	"github.com/go-zookeeper/zk"
 )
 
 // Keeper speaks ZooKeeper's protocol, but does not resume sessions: a client that connects
 // again gets another session, and nothing can be done about the old session before the
 // timeout. So a session ends with its connection. Older versions close the connection when
-// asked for a container, so directories are ordinary nodes.
+// asked for a container, so directories are ordinary nodes, and sessions remove empty ones.
 //
 // The lease holds: each write, and each sync, is an entry of the log, which a majority has, and
 // with which each server puts off the end of the session. But the servers measure by the wall
@@ -60,4 +63,44 @@ func (s *session) connectionEnded(l *link, cause error) {
 		s.setGone()
 	}
 	s.end(fmt.Errorf("%w: %w", errKeeperConnection, cause))
+}
+
+// removeDirectories removes, once in a while, the empty directories in which the session has
+// had nodes.
+func (s *session) removeDirectories() {
+	defer s.calls.done()
+	for s.sleep(time.Minute) {
+		for _, dir := range s.directories.queues() {
+			if s.removeDirectory(dir) {
+				s.directories.forget(dir)
+			}
+		}
+	}
+}
+
+// removeDirectory removes a directory and the directories above, as far as they are empty. It
+// reports whether the first is gone.
+//
+// By the time of a removal, the name may be of a plain lock's node. So a marker is created in the
+// directory, which no plain lock's node can have, and removed together with the directory.
+func (s *session) removeDirectory(dir string) (gone bool) {
+	for ; len(dir) > max(1, len(s.cfg.Chroot)); dir = parent(dir) {
+		exists, stat, err := s.requests.Exists(dir)
+		if err != nil || exists && stat.NumChildren > 0 {
+			break
+		}
+		marker := dir + "/removing"
+		if exists {
+			err = s.requests.Create(marker, nil, zk.FlagEphemeral, s.cfg.ACL)
+		}
+		if exists && err == nil {
+			err = s.requests.Multi(&zk.DeleteRequest{Path: marker, Version: -1}, &zk.DeleteRequest{Path: dir, Version: -1})
+		}
+		if err != nil && err != zk.ErrNoNode {
+			_ = s.removeOne(marker, false) // also after a create without an answer
+			break
+		}
+		gone = true
+	}
+	return gone
 }

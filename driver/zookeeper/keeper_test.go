@@ -5,6 +5,7 @@ package zookeeper_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,4 +56,28 @@ func TestKeeperWithoutALeaderIsNamed(t *testing.T) {
 		require.NotErrorIs(t, err, driver.ErrPermanent)
 		require.NoError(t, server.StartMember(1))
 	}, zktest.Members(3), zktest.Keeper())
+}
+
+// Keeper has no containers, so sessions remove the directories that they used, when empty, and
+// the directories above. A plain lock may have the name by then.
+func TestDirectoriesAreRemovedFromKeeper(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool()
+		l := b.Lock(p, "orders/1/held")
+		for _, name := range []string{"orders/1/free", "orders/2/free", "invoices", "plain"} {
+			b.Unlock(b.Lock(p, name))
+		}
+		require.NoError(t, server.Delete(b.Chroot+"/plain"))
+		plain := b.Lock(b.Pool(), "plain", lockpool.Plain())
+		time.Sleep(2 * time.Minute)
+		var left []string
+		for path := range server.State().Nodes {
+			if name, below := strings.CutPrefix(path, b.Chroot+"/"); below && !strings.Contains(name, "-lock-") {
+				left = append(left, name)
+			}
+		}
+		require.ElementsMatch(t, []string{"orders", "orders/1", "orders/1/held", "plain"}, left)
+		require.NoError(t, plain.Unlock(t.Context()))
+		require.NoError(t, l.Unlock(t.Context()))
+	}, zktest.Keeper())
 }

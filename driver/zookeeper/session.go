@@ -115,6 +115,9 @@ func connect(ctx context.Context, set settings) (*session, error) {
 	if s.begin() {
 		go s.recheckWatches() // ends with the session
 	}
+	if s.connection.isKeepers() && s.begin() {
+		go s.removeDirectories() // ends with the session
+	}
 	return s, nil
 }
 
