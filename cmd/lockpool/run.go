@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -35,9 +36,9 @@ const tryTimeout = 10 * time.Second
 type run struct {
 	timeout, holdAtLeast, grace time.Duration
 
-	try, shared, revocable, quiet bool
+	try, shared, revocable, quiet, verbose bool
 
-	permits, once string
+	permits, once, owner string
 
 	connection *connection
 	name       string
@@ -90,6 +91,9 @@ Exit codes other than the command's, each with a flag to change it:
 	flags.DurationVar(&r.grace, "grace", 0, "`duration` between SIGTERM and SIGKILL if the lock runs out (default: a fifteenth of the session timeout)")
 	flags.BoolVar(&r.revocable, "revocable", false, "send SIGTERM when someone asks for the lock (lockpool revoke)")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "print nothing if the lock is not acquired or the run is done")
+	flags.BoolVarP(&r.verbose, "verbose", "v", false, "say who holds the lock after two seconds of waiting, even if standard error is no terminal")
+	flags.StringVar(&r.owner, "owner", "", "`name` shown to others that look at the lock (default: the command's)")
+	cmd.MarkFlagsMutuallyExclusive("quiet", "verbose")
 	cmd.MarkFlagsMutuallyExclusive("shared", "permits", "once")
 	cmd.MarkFlagsMutuallyExclusive("once", "hold-at-least")
 	registerExitCodes(flags)
@@ -121,7 +125,7 @@ func (r *run) run(cmd *cobra.Command) error {
 
 	ctx, endTracing := startTracing(context.Background())
 	defer endTracing() // when the pool's last span has ended
-	pool, err := r.connection.open(lockpool.WithOwner(filepath.Base(path)), lockpool.WithMaxSessions(1))
+	pool, err := r.connection.open(lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1))
 	if err != nil {
 		return err
 	}
@@ -137,7 +141,7 @@ func (r *run) run(cmd *cobra.Command) error {
 
 	ctx, span := tracer.Start(ctx, "lockpool run", trace.WithAttributes(attribute.String("lockpool.lock.name", r.name)))
 	defer span.End()
-	err = r.outcome(ctx, take)
+	err = r.outcome(ctx, pool, take)
 	if err != nil {
 		span.SetStatus(codes.Error, oneLine(err))
 	}
@@ -187,7 +191,7 @@ func parsePermits(s string) (n, limit int, ok bool) {
 }
 
 // outcome waits for the lock, runs the job, and returns how the job ended.
-func (r *run) outcome(ctx context.Context, take func(context.Context, func(context.Context) error) error) error {
+func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(context.Context, func(context.Context) error) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	signals := make(chan os.Signal, 16)
@@ -201,8 +205,13 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	if r.try {
 		patience = time.AfterFunc(cmp.Or(r.timeout, tryTimeout), func() { cancel(errNoAnswer) })
 	}
+	waiting := func() bool { return true }
+	if r.verbose || !r.quiet && term.IsTerminal(os.Stderr.Fd()) {
+		waiting = r.tellOfWait(ctx, pool)
+	}
 	started := false
 	err := take(ctx, func(ctx context.Context) error {
+		waiting()
 		stopWaiting()
 		if patience != nil {
 			patience.Stop()
@@ -229,6 +238,7 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 		}
 		return nil
 	})
+	waiting()
 	stopWaiting()
 
 	var status exitStatus
@@ -255,6 +265,32 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 		return status
 	}
 	return err
+}
+
+// tellOfWait says who holds the lock if stop is not called soon.
+func (r *run) tellOfWait(ctx context.Context, pool *lockpool.Pool) (stop func() bool) {
+	const silence, patience = 2 * time.Second, 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, silence+patience)
+	timer := time.AfterFunc(silence, func() {
+		q, err := pool.Queue(ctx, r.name)
+		var holders []string
+		for _, c := range q.Contenders {
+			if c.Holds {
+				holders = append(holders, who(c))
+			}
+		}
+		switch {
+		case errors.Is(err, context.Canceled):
+		case err != nil:
+			fmt.Fprintf(os.Stderr, "lockpool: waiting for %s: %s\n", quoted(r.name), oneLine(err))
+		case len(holders) > 0:
+			fmt.Fprintf(os.Stderr, "lockpool: waiting for %s, which is held by %s\n", quoted(r.name), strings.Join(holders, ", "))
+		}
+	})
+	return func() bool {
+		cancel()
+		return timer.Stop()
+	}
 }
 
 // endBy ends a wait when a signal arrives, until stop is called.

@@ -50,6 +50,22 @@ func TestRunIsTransparent(t *testing.T) {
 	require.Greater(t, second, first)
 }
 
+// A wait is silent for two seconds, and then says who holds the lock.
+func TestRunTellsWhoHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	first := s.start("run", "--owner", "night shift", "job", "--", "sh", "-c", "echo started; sleep 60")
+	first.prints("started")
+	second := s.start("run", "--verbose", "job", "--", "true")
+	s.Until(func() bool { return second.stderr.String() != "" }, "the holder")
+	require.Regexp(t, `^lockpool: waiting for job, which is held by night shift, process `+strconv.Itoa(first.Process.Pid)+` on \S+\n$`, second.stderr.String())
+	silent := s.start("run", "--timeout", "3s", "job", "--", "true")
+	require.Equal(t, 116, silent.code())
+	require.NotContains(t, silent.stderr.String(), "waiting for")
+	first.signal(syscall.SIGTERM)
+	require.Zero(t, second.code())
+}
+
 func TestCommandThatCannotRun(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
