@@ -99,7 +99,7 @@ tidy: ## go mod tidy in every module, with the version of the library that go.wo
 release-check: ## the modules as users get them: go get, go install and go vet outside the workspace
 	GOWORK=off go -C tools run ./release check
 
-bench: deps ## the tables in README.md and docs/performance.md; takes about 15 minutes on an idle machine
+bench: deps ## the tables in README.md and docs/performance.md; takes an hour on an idle machine
 	go run ./bench -write
 	$(MAKE) bench-etcd
 

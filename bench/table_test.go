@@ -34,7 +34,7 @@ func TestEveryClientOfEveryScenarioHasItsFigures(t *testing.T) {
 	*server, *duration = s.Addr(), 30*time.Millisecond
 	t.Setenv("GORACE", "atexit_sleep_ms=10") // of the processes started by scenarios
 	tooLong := []string{"processes-4x50", "fifth-process", "loner", "drain", "sessions-1000", "sessions-100-distant", "waiters-1000", "waiters-5000",
-		"handles-10000", "idle", "held-10000", "kept-100000", "queue-5000", "list-10000", "fleet"}
+		"handles-10000", "idle", "held-10000", "queue-5000", "list-10000", "kept-100000", "fleet"}
 	for _, s := range scenarios {
 		if slices.Contains(tooLong, s.name) {
 			continue
