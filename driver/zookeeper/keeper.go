@@ -93,11 +93,14 @@ func (s *session) removeDirectory(dir string) (gone bool) {
 		if exists {
 			err = s.requests.Create(marker, nil, zk.FlagEphemeral, s.cfg.ACL)
 		}
+		if err != nil && isRefused(err) && err != zk.ErrNoNode {
+			break
+		}
 		if exists && err == nil {
 			err = s.requests.Multi(&zk.DeleteRequest{Path: marker, Version: -1}, &zk.DeleteRequest{Path: dir, Version: -1})
 		}
 		if err != nil && err != zk.ErrNoNode {
-			_ = s.removeOne(marker, false) // also after a create without an answer
+			_ = s.removeOne(marker, false) // also after a create with an unclear answer
 			break
 		}
 		gone = true

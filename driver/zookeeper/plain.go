@@ -185,6 +185,9 @@ func (s *session) removePlain(path string, node driver.Node) error {
 			}
 			return s.cannotRemove(err, explained, func() error {
 				_, err := s.removePlainOnce(path, node, &sent)
+				if err == nil {
+					s.plainNodes.forget(path, node)
+				}
 				return err
 			})
 		}

@@ -214,7 +214,10 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 				return driver.Node{}, driver.ErrRemoved
 			}
 		} else if isAnswer(err) && !isRefused(err) {
-			exists, _, lost := s.exists(to)
+			exists, lost := false, s.retryUntilAnswered(s.decideWrites)
+			if lost == nil {
+				exists, _, lost = s.exists(to)
+			}
 			if lost != nil {
 				return driver.Node{}, lost
 			}
