@@ -119,8 +119,8 @@ func (c *Config) check() error {
 	case (c.Username == "") != (c.Password == ""):
 		return errors.New("etcd: a user needs both a name and a password")
 	}
-	c.Endpoints = slices.Clone(c.Endpoints)
-	for i, e := range c.Endpoints {
+	var endpoints []string
+	for _, e := range c.Endpoints {
 		host, port, err := net.SplitHostPort(e)
 		if err != nil {
 			host, port, err = net.SplitHostPort(e + ":" + defaultPort)
@@ -129,8 +129,11 @@ func (c *Config) check() error {
 		if err != nil || host == "" || strings.ContainsFunc(host, unicode.IsSpace) || bad != nil || n == 0 {
 			return fmt.Errorf("etcd: the endpoint %q is not host or host:port", e)
 		}
-		c.Endpoints[i] = net.JoinHostPort(host, port)
+		if e = net.JoinHostPort(host, port); !slices.Contains(endpoints, e) {
+			endpoints = append(endpoints, e)
+		}
 	}
+	c.Endpoints = endpoints
 	if err := driver.CheckName(c.Prefix + "/lock"); err != nil {
 		return fmt.Errorf("etcd: the prefix %q is not possible: %w", c.Prefix, err)
 	}

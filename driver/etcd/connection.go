@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -41,9 +43,77 @@ const window = 1 << 20
 
 var errDialed = errors.New("the connection is broken")
 
-// dial connects to a member, within the time given.
-func (c *Connector) dial(ctx context.Context, endpoint string, within time.Duration) (*connection, error) {
+// attempt is the outcome of one attempt to connect.
+type attempt struct {
+	endpoint string
+	conn     *connection
+	err      error
+}
+
+// attempts connects to the members until ctx or the loop ends, and yields the outcomes. An
+// attempt succeeds when ask, unless nil, does.
+//
+// A member may be busy with the passwords of many clients. Another attempt would only add to
+// the work, so no member is asked twice at once, and an attempt may take long. The next member is
+// asked meanwhile. Each failure doubles the pause before the member is asked again.
+func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *connection) error) iter.Seq[attempt] {
 	cfg := c.cfg()
+	return func(yield func(attempt) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan attempt) // an empty one when a member is not asked any more
+		members, running := rand.Perm(len(cfg.Endpoints)), 0
+		defer func() {
+			for cancel(); running > 0; {
+				if a := <-done; a.endpoint == "" {
+					running--
+				} else if a.conn != nil {
+					a.conn.close(errClosed)
+				}
+			}
+		}()
+		begin := func() {
+			if len(members) == 0 || ctx.Err() != nil {
+				return
+			}
+			endpoint := cfg.Endpoints[members[0]]
+			members = members[1:]
+			running++
+			go func() { // ends with ctx
+				for longest := 20 * time.Millisecond; ctx.Err() == nil; longest = min(2*longest, cfg.TTL/16) {
+					conn, err := c.dial(ctx, endpoint)
+					if err == nil && ask != nil {
+						if err = ask(ctx, conn); err != nil {
+							conn.close(err)
+							conn, err = nil, c.connectError(endpoint, err)
+						}
+					}
+					done <- attempt{endpoint, conn, err}
+					pause(ctx, longest/2+rand.N(longest/2))
+				}
+				done <- attempt{}
+			}()
+		}
+		late := time.NewTicker(cfg.TTL / 8)
+		defer late.Stop()
+		for begin(); running > 0; begin() {
+			select {
+			case a := <-done:
+				if a.endpoint == "" {
+					running--
+				} else if !yield(a) {
+					return
+				}
+			case <-late.C:
+			}
+		}
+	}
+}
+
+// dial connects to a member. The member has half of the TTL to accept the session, and an
+// eighth to accept the network connection.
+func (c *Connector) dial(ctx context.Context, endpoint string) (*connection, error) {
+	cfg := c.cfg()
+	within := cfg.TTL / 2
 	to := &connection{endpoint: endpoint}
 	to.ctx, to.fail = context.WithCancelCause(context.Background())
 	var once sync.Once
@@ -57,6 +127,8 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 					return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 				}
 			}
+			ctx, cancel := context.WithTimeoutCause(ctx, cfg.TTL/8, errSilent)
+			defer cancel()
 			if conn, err = dial(ctx, endpoint); err != nil {
 				to.fail(err)
 			}
@@ -66,11 +138,13 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 		}
 		return link{conn, to}, nil
 	})}
-	// Replaces the client's interceptor: that one sends requests again and, with an expired
-	// token, asks etcd 3.4 for a new one without end. The session sends again, on a new
-	// connection.
+	// These replace the client's interceptors. The client's own send requests again (the session
+	// does so, on a new connection), with an expired token ask etcd 3.4 for another one without
+	// end, and have the password checked again for each stream.
 	options = append(options, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, on *grpc.ClientConn, send grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		return send(ctx, method, request, reply, on, opts...)
+	}), grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, on *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		return begin(ctx, desc, on, method, opts...)
 	}))
 	// With windows of a fixed size, gRPC does not measure the link with a ping for each answer.
 	options = append(options, grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))

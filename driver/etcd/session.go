@@ -115,43 +115,41 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 func (s *session) open(ctx context.Context) (*connection, error) {
 	cfg := s.cfg()
 	began := s.clock.Now()
-	var last error
-	for try := 0; ; try++ {
-		permanent := 0
-		for _, i := range rand.Perm(len(cfg.Endpoints)) {
-			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/4)
-			if err == nil {
-				if err = s.grant(ctx, conn, began); err == nil {
-					return conn, nil
-				}
-				err = s.connectError(cfg.Endpoints[i], err)
-				if errors.Is(err, driver.ErrPermanent) { // a granted lease is of no use
-					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
-					late := conn.revoke(once, s.id)
-					cancel()
-					if late != nil { // a later revocation would end the next grant
-						conn.close(err)
-						return nil, err
-					}
-				}
-				conn.close(err)
+	limit, cancel := context.WithTimeoutCause(ctx, cfg.TTL/2, errSilent) // the lease may have begun with the first attempt
+	defer cancel()
+	last := errSilent
+	permanent := map[string]bool{} // the members whose last answer was
+	for a := range s.attempts(limit, nil) {
+		if a.conn != nil {
+			if a.err = s.grant(ctx, a.conn, began); a.err == nil {
+				return a.conn, nil
 			}
-			if last = err; errors.Is(err, driver.ErrPermanent) {
-				if permanent++; permanent == len(cfg.Endpoints) || errors.Is(err, driver.ErrNoPermission) { // the cluster's answer
-					return nil, err
+			a.err = s.connectError(a.endpoint, a.err)
+			if errors.Is(a.err, driver.ErrPermanent) { // a granted lease is of no use
+				once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
+				late := a.conn.revoke(once, s.id)
+				cancel()
+				if late != nil { // a later revocation would end the next grant
+					a.conn.close(a.err)
+					return nil, a.err
 				}
 			}
-			if ctx.Err() != nil {
-				return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
-			}
-			if s.clock.Now()-began > cfg.TTL/2 { // the lease may have begun then
-				return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, last)
-			}
+			a.conn.close(a.err)
 		}
-		if !pause(ctx, min(time.Duration(try+1)*20*time.Millisecond, 500*time.Millisecond)) {
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
+		if limit.Err() == nil || last == errSilent {
+			last = a.err
+		}
+		if delete(permanent, a.endpoint); errors.Is(a.err, driver.ErrPermanent) {
+			permanent[a.endpoint] = true
+		}
+		if errors.Is(a.err, driver.ErrNoPermission) || len(permanent) == len(cfg.Endpoints) { // the cluster's answer
+			return nil, a.err
 		}
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
+	}
+	return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, last)
 }
 
 // grant asks for the lease and creates the session's own key.
@@ -199,10 +197,7 @@ func (s *session) run(conn *connection) {
 	defer s.tasks.Done()
 	for s.alive.Err() == nil {
 		if conn == nil {
-			conn = s.reconnect(s.alive, func(ctx context.Context, conn *connection) error {
-				return s.proveBy(ctx, conn, s.cfg().TTL/8)
-			})
-			if conn == nil {
+			if conn = s.reconnect(); conn == nil {
 				break
 			}
 		}
@@ -228,29 +223,17 @@ func (s *session) run(conn *connection) {
 	}
 }
 
-// reconnect connects to one member after the other until ask succeeds on a connection, and
-// returns the connection, or nil when ctx has ended.
-func (s *session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
-	cfg := s.cfg()
-	for try := 1; ; try++ {
-		for _, i := range rand.Perm(len(cfg.Endpoints)) {
-			if ctx.Err() != nil {
-				return nil
-			}
-			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/8)
-			if err == nil {
-				if err = ask(ctx, conn); err == nil {
-					return conn
-				}
-				conn.close(err)
-				err = s.connectError(cfg.Endpoints[i], err)
-			}
-			s.proving.failed(err)
+// reconnect connects to a member that proves the lease, and returns nil if the session has
+// ended.
+func (s *session) reconnect() *connection {
+	prove := func(ctx context.Context, conn *connection) error { return s.proveBy(ctx, conn, s.cfg().TTL/4) }
+	for a := range s.attempts(s.alive, prove) {
+		if a.err == nil {
+			return a.conn
 		}
-		if !pause(ctx, min(time.Duration(try)*20*time.Millisecond, 500*time.Millisecond)) {
-			return nil
-		}
+		s.proving.failed(a.err)
 	}
+	return nil
 }
 
 // revokeAll ends the leases of an ended session, and so removes the nodes, as soon as a
@@ -282,15 +265,20 @@ func (s *session) revokeAll(ctx context.Context) error {
 		done = revoke(ctx, conn) == nil
 		conn.close(errClosed)
 	}
-	if !done {
-		conn = s.reconnect(ctx, revoke) // without a proof: the lease may be gone
-		if conn == nil {
-			return ctx.Err()
-		}
-		done = true
-		conn.close(errClosed)
+	if done {
+		return refused
 	}
-	return refused
+	for a := range s.attempts(ctx, nil) { // without a proof: the lease may be gone
+		if a.err != nil {
+			continue
+		}
+		done = revoke(ctx, a.conn) == nil
+		a.conn.close(errClosed)
+		if done {
+			return refused
+		}
+	}
+	return ctx.Err()
 }
 
 // revoke ends leases.

@@ -299,7 +299,7 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 			ws.mu.Unlock()
 		}
 	}()
-	if err := ws.open(); err != nil { // with a password, open waits for another token
+	if err := ws.open(); err != nil {
 		return err
 	}
 	for _, w := range added {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -195,17 +196,47 @@ func TestUsers(t *testing.T) {
 			require.NoError(t, l.Verify(t.Context()))
 			require.NoError(t, l.Unlock(t.Context()))
 		})
-		t.Run("RightsAreWithdrawn", func(t *testing.T) {
-			p := c.as(t, &log, user("half", password))
-			l, err := p.Lock(t.Context(), "a")
+		t.Run("PasswordsTakeLong", func(t *testing.T) {
+			const ttl = 4 * time.Second
+			p := c.as(t, &log, func(c *etcd.Config) { user("locks", password)(c); c.TTL = ttl })
+			l, err := p.Lock(t.Context(), "busy")
 			require.NoError(t, err)
-			_, err = root().RoleRevokePermission(t.Context(), "half", "lockpool/a/", clientv3.GetPrefixRangeEnd("lockpool/a/"))
+			asked := 0
+			c.SetFault(func(m Message) Action {
+				if m.Method == "Authenticate" && !m.Reply {
+					asked++
+				}
+				return Pass
+			})
+			c.Clients(0).Break()
+			c.Clients(0).Hold(false, true)
+			time.Sleep(ttl / 5)
+			c.Clients(0).Heal()
+			require.NoError(t, l.Verify(t.Context()))
+			c.SetFault(nil)
+			require.Equal(t, 1, asked)
+			require.NoError(t, l.Unlock(t.Context()))
+		})
+		t.Run("RightsAreWithdrawn", func(t *testing.T) {
+			p, admin := c.as(t, &log, user("half", password)), root()
+			withdraw := sync.OnceFunc(func() {
+				_, err := admin.RoleRevokePermission(t.Context(), "half", "lockpool/a/", clientv3.GetPrefixRangeEnd("lockpool/a/"))
+				assert.NoError(t, err)
+			})
+			c.SetFault(func(m Message) Action {
+				if m.Method == "Watch" {
+					withdraw()
+				}
+				return Pass
+			})
+			l, err := p.Lock(t.Context(), "a")
 			require.NoError(t, err)
 			soon, cancel := context.WithTimeout(t.Context(), ttl/2)
 			defer cancel()
 			_, err = l.Token(soon) // watches
 			require.ErrorIs(t, err, lockpool.ErrLockLost)
 			require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			c.SetFault(nil)
 			err = l.Unlock(t.Context())
 			require.ErrorIs(t, err, lockpool.ErrLockLost)
 			next, err := c.as(t, &log, user("locks", password)).Lock(t.Context(), "a") // the key goes with the session
