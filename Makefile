@@ -16,7 +16,8 @@ YEARS ?= 0.001
 # The race detector would sleep for a second at the end of every process. Without it,
 # package recipe walks more interleavings, and bench compares docs/scale.md with a server's
 # counts in a fifth of the time. Collecting garbage less often saves a tenth of the
-# processor time, which is what the tests lack.
+# processor time, which is what the tests lack. On real servers, the race detector would see
+# the code that it sees on embedded ones, in twice the time; test-versions uses it there.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
 
@@ -38,7 +39,7 @@ test-root-plain:
 	GOGC=400 go test $(as_root) -timeout 15m .
 
 test-root-real:
-	$(go_test) -parallel 4 . -server real
+	GOGC=400 go test $(as_root) -timeout 15m -parallel 4 . -server real
 
 test-driver:
 	$(go_test) ./driver/zookeeper
@@ -50,11 +51,11 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
-	$(newer) $(go_test) -parallel 4 ./driver/zookeeper -server real
+	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 4 ./driver/zookeeper -server real
 	GOGC=400 go test -run Interleaving ./recipe
 	GOGC=400 go test ./bench
 
-test-versions: deps ## the tests on real servers, each with the version of ZooKeeper that make test leaves out; 10 minutes
+test-versions: deps ## the tests on real servers with the race detector, each with the version of ZooKeeper that make test leaves out; 10 minutes
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
 	$(newer) $(go_test) -parallel 4 . -server real
 	$(newer) $(go_test) ./testing/ensemble ./testing/interop

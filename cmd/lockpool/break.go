@@ -63,6 +63,7 @@ not listen for such requests keeps the lock.`,
 func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 	var yes bool
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask first")
+	cmd.ValidArgsFunction = c.complete
 	cmd.RunE = classified(func(cmd *cobra.Command, args []string) error {
 		if !yes && !term.IsTerminal(os.Stdin.Fd()) {
 			return misused("there is no terminal to ask on; give --yes to %s without being asked", cmd.Name())

@@ -4,15 +4,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockpool/lockpool"
@@ -62,6 +65,23 @@ func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 func (c *connection) visit() (*lockpool.Pool, error) {
 	c.log = io.Discard
 	return c.open(lockpool.WithMaxSessions(1))
+}
+
+// complete completes the name of a lock in the shell. Without an answer from the service, there
+// is no completion.
+func (c *connection) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	pool, err := c.visit()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	names, _ := pool.List(ctx, begun[:max(0, strings.LastIndexByte(begun, '/'))])
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begun) }), cobra.ShellCompDirectiveNoFileComp
 }
 
 // config returns the configuration of the ZooKeeper driver, the only one there is.

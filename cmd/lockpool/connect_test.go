@@ -81,6 +81,14 @@ func TestHelpManualAndCompletion(t *testing.T) {
 	require.Contains(t, string(page), "LOCKPOOL_TOKEN")
 
 	require.Contains(t, s.prints("completion", "bash"), "__start_lockpool")
+	s.contend(s.Dial())
+	completed := func(args ...string) string {
+		stdout, _ := s.run(0, append([]string{"__complete"}, args...)...)
+		return stdout
+	}
+	require.Equal(t, "orders/42\n:4\n", completed("break", "or"))
+	require.Equal(t, "orders/42\n:4\n", completed("show", "orders/"))
+	require.Equal(t, ":4\n", completed("run", "--server", "127.0.0.1:1", "or"))
 }
 
 func TestCredentialsProtectTheLock(t *testing.T) {

@@ -28,8 +28,9 @@ orders. HELD is the time since the first holder asked, which is the longest that
 have held the lock: the service does not record the grant. A kept lock may be unused: its
 process keeps the lock until another one asks. WAITING is the time since the first waiter
 asked.`,
-		Example: "  lockpool ls\n  lockpool ls orders --json",
-		Args:    cobra.MaximumNArgs(1),
+		Example:           "  lockpool ls\n  lockpool ls orders --json",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.complete,
 		RunE: inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
 			g, err := pool.Waits(ctx, strings.Join(args, ""))
 			if err == nil {
@@ -54,8 +55,9 @@ func showCommand(c *connection) *cobra.Command {
 are, when they asked by the service's clock, and their token, trace, session and node.
 A kept lock may be unused: its process keeps the lock until another one asks.
 Nodes are what lockpool break and lockpool revoke accept.`,
-		Example: "  lockpool show orders/42\n  lockpool show orders/42 --json",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  lockpool show orders/42\n  lockpool show orders/42 --json",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.complete,
 		RunE: inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
 			q, err := pool.Queue(ctx, args[0])
 			if err != nil {

@@ -27,6 +27,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 )
 
 // tryTimeout bounds how long run --try waits for the service, unless --timeout does.
@@ -97,6 +98,7 @@ Exit codes other than the command's, each with a flag to change it:
 	cmd.MarkFlagsMutuallyExclusive("shared", "permits", "once")
 	cmd.MarkFlagsMutuallyExclusive("once", "hold-at-least")
 	registerExitCodes(flags)
+	cmd.ValidArgsFunction = r.connection.complete
 	return cmd
 }
 
@@ -256,6 +258,13 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 		if f := classify(err); r.quiet && (f.outcome == busy || f.outcome == done) {
 			return exitStatus(*exitCodes[f.outcome].code)
 		}
+		if errors.Is(err, lockpool.ErrLocked) {
+			ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+			defer cancel()
+			if holders, failed := r.holders(ctx, pool); failed == nil && holders != "" {
+				return &failure{busy, fmt.Errorf("%s is held by %s", quoted(r.name), holders)}
+			}
+		}
 		return err
 	case errors.As(err, new(*failure)):
 		return err
@@ -267,24 +276,34 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 	return err
 }
 
+// readTimeout is how long a read may take whose result is only told.
+const readTimeout = 5 * time.Second
+
+// holders names the holders of the lock. Each key of --once has a lock of its own.
+func (r *run) holders(ctx context.Context, pool *lockpool.Pool) (string, error) {
+	name := r.name
+	if r.once != "" {
+		name += "/" + lockpool.Escape(driver.RunPrefix+r.once)
+	}
+	q, err := pool.Queue(ctx, name)
+	var all []string
+	for _, c := range holders(q) {
+		all = append(all, who(c))
+	}
+	return strings.Join(all, ", "), err
+}
+
 // tellOfWait says who holds the lock if stop is not called soon.
 func (r *run) tellOfWait(ctx context.Context, pool *lockpool.Pool) (stop func() bool) {
-	const silence, patience = 2 * time.Second, 5 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, silence+patience)
+	const silence = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, silence+readTimeout)
 	timer := time.AfterFunc(silence, func() {
-		q, err := pool.Queue(ctx, r.name)
-		var holders []string
-		for _, c := range q.Contenders {
-			if c.Holds {
-				holders = append(holders, who(c))
-			}
-		}
-		switch {
+		switch holders, err := r.holders(ctx, pool); {
 		case errors.Is(err, context.Canceled):
 		case err != nil:
 			fmt.Fprintf(os.Stderr, "lockpool: waiting for %s: %s\n", quoted(r.name), oneLine(err))
-		case len(holders) > 0:
-			fmt.Fprintf(os.Stderr, "lockpool: waiting for %s, which is held by %s\n", quoted(r.name), strings.Join(holders, ", "))
+		case holders != "":
+			fmt.Fprintf(os.Stderr, "lockpool: waiting for %s, which is held by %s\n", quoted(r.name), holders)
 		}
 	})
 	return func() bool {

@@ -97,12 +97,14 @@ func TestNotAcquired(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	holder := s.holder("job")
-	s.says(116, "held", "run", "--try", "job", "--", "echo", "hi")
+	s.says(116, "job is held by sh, process ", "run", "--try", "job", "--", "echo", "hi")
+	s.holder("--once", "today", "--owner", "nightly", "report")
+	s.says(116, "report is held by nightly, process ", "run", "--try", "--once", "today", "report", "--", "true")
 
 	clock := locktest.StartClock()
 	_, stderr := s.run(116, "run", "--timeout", "300ms", "job", "--", "echo", "hi")
 	clock.Took(t, 300*time.Millisecond, locktest.Patience/2, "the wait")
-	require.Contains(t, stderr, "owner: sh, process ")
+	require.Contains(t, stderr, "job is held by sh, process ")
 	require.Equal(t, 1, strings.Count(stderr, "\n"))
 
 	_, stderr = s.run(5, "run", "--timeout", "0", "--quiet", "-E", "5", "job", "--", "true")

@@ -27,10 +27,12 @@ func topCommand(c *connection) *cobra.Command {
 contended first, and who blocks whom in the selected one. It looks at most once a
 second, and for at most a tenth of the time.
 
-Keys: up and down move, enter shows a lock's holders and waiters, escape goes back, r
-asks for the lock back and b takes it by force (both ask first), q quits.`,
-		Example: "  lockpool top\n  lockpool top orders",
-		Args:    cobra.MaximumNArgs(1),
+Keys: up and down move, enter shows a lock's holders and waiters, escape goes back, / and
+a text show only locks with the text in the name, r asks for the lock back and b takes it
+by force (both ask first), q quits.`,
+		Example:           "  lockpool top\n  lockpool top orders",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.complete,
 		RunE: classified(func(_ *cobra.Command, args []string) error {
 			if !term.IsTerminal(os.Stdin.Fd()) || !term.IsTerminal(os.Stdout.Fd()) {
 				return misused("top needs a terminal; use lockpool ls or lockpool show")
@@ -59,6 +61,8 @@ type top struct {
 	prefix string
 
 	latest   survey // the last successful one, with the error of a later one
+	filter   string // in the names of the locks in the list
+	typing   bool   // the filter
 	forest   *forest
 	selected string // the lock with the cursor
 	shown    bool   // the selected lock fills the screen
@@ -175,7 +179,7 @@ func noteGrants(before, now survey) {
 
 // press handles a key.
 func (t *top) press(key string) tea.Cmd {
-	if key == "ctrl+c" || key == "q" && t.asked == nil {
+	if key == "ctrl+c" || key == "q" && t.asked == nil && !t.typing {
 		return tea.Quit
 	}
 	if t.asked != nil {
@@ -188,6 +192,10 @@ func (t *top) press(key string) tea.Cmd {
 		return t.act(t.selected, t.demand, targets)
 	}
 	t.status = ""
+	if t.typing {
+		t.typeFilter(key)
+		return nil
+	}
 	page := max(1, t.height/2)
 	switch key {
 	case "up", "k":
@@ -207,7 +215,12 @@ func (t *top) press(key string) tea.Cmd {
 			t.selected, t.shown, t.node = q.Name, true, ""
 		}
 	case "esc", "left", "h":
+		if !t.shown {
+			t.filter = ""
+		}
 		t.shown = false
+	case "/":
+		t.typing = !t.shown
 	case "r":
 		t.ask(revoking)
 	case "b":
@@ -216,11 +229,39 @@ func (t *top) press(key string) tea.Cmd {
 	return nil
 }
 
+// typeFilter handles a key while the filter is typed.
+func (t *top) typeFilter(key string) {
+	switch r := []rune(t.filter); {
+	case key == "enter", key == "esc":
+		t.typing = false
+		if key == "esc" {
+			t.filter = ""
+		}
+	case key == "backspace" && len(r) > 0:
+		t.filter = string(r[:len(r)-1])
+	case key == "space":
+		t.filter += " "
+	case len([]rune(key)) == 1:
+		t.filter += key
+	}
+}
+
+// locks returns the locks in the list.
+func (t *top) locks() []lockpool.Queue {
+	var all []lockpool.Queue
+	for _, q := range t.latest.queues {
+		if strings.Contains(q.Name, t.filter) {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
 // lock returns the selected lock, or nil if there is none. The cursor follows a lock to any
 // place, and goes to the first lock if the lock is gone, unless the gone lock is the one
 // shown.
 func (t *top) lock() *lockpool.Queue {
-	locks := t.latest.queues
+	locks := t.locks()
 	i := slices.IndexFunc(locks, func(q lockpool.Queue) bool { return q.Name == t.selected })
 	switch {
 	case i >= 0:
@@ -267,7 +308,7 @@ func (t *top) move(by int) {
 		}
 		return
 	}
-	locks := t.latest.queues
+	locks := t.locks()
 	i := slices.IndexFunc(locks, func(o lockpool.Queue) bool { return o.Name == q.Name })
 	t.selected = locks[min(max(0, i+by), len(locks)-1)].Name
 }
@@ -336,15 +377,18 @@ func (t *top) screen() string {
 func (t *top) cut(s string) string { return ansi.Truncate(s, t.width, "…") }
 
 func (t *top) title() string {
-	n := 0
-	for _, q := range t.latest.queues {
+	n, locks := 0, t.locks()
+	for _, q := range locks {
 		n += summarize(q).waiters
 	}
-	below := ""
+	which := ""
 	if t.prefix != "" {
-		below = " below " + quoted(t.prefix)
+		which = " below " + quoted(t.prefix)
 	}
-	title := fmt.Sprintf("%s%s, %s", count(len(t.latest.queues), "lock"), below, count(n, "waiter"))
+	if t.filter != "" {
+		which += " with " + strconv.Quote(t.filter)
+	}
+	title := fmt.Sprintf("%s%s, %s", count(len(locks), "lock"), which, count(n, "waiter"))
 	if n := len(t.latest.graph.Deadlocks); n > 0 {
 		title += ", " + count(n, "deadlock")
 	}
@@ -369,19 +413,24 @@ func (t *top) footer() string {
 		return fmt.Sprintf(t.demand.question, quoted(t.selected), count(len(t.asked), "holder")) + " y/n"
 	case t.status != "":
 		return t.status
+	case t.typing:
+		return "/" + t.filter + "_  enter keep  esc all locks"
 	case t.shown:
 		return "↑↓ move  r revoke  b break  esc back  q quit"
 	}
-	return "↑↓ move  enter show  r revoke  b break  q quit"
+	return "↑↓ move  enter show  / find  r revoke  b break  q quit"
 }
 
 // viewLocks returns the locks, and below them the tree of the selected one.
 func (t *top) viewLocks(height int) []string {
 	selected := t.lock()
 	if selected == nil {
+		if t.filter != "" {
+			return []string{"No lock with " + strconv.Quote(t.filter) + " in the name has a holder or a waiter."}
+		}
 		return []string{"No lock has a holder or a waiter."}
 	}
-	locks := t.latest.queues
+	locks := t.locks()
 	listed := height - 1
 	if height >= 9 { // there is room for both
 		listed = min(len(locks), height/2-1)
@@ -399,7 +448,7 @@ func (t *top) viewLocks(height int) []string {
 			holder = who(h[0])
 		}
 		rows = append(rows, []string{
-			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), s.heldFor(t.now), ansi.Truncate(quoted(q.Name), t.width/2, "…"), holder,
+			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), s.heldFor(t.now), t.name(q.Name), holder,
 		})
 	}
 	lines := columns(rows, 1, 2, 3, 4)
@@ -416,6 +465,19 @@ func (t *top) viewLocks(height int) []string {
 		lines = append(lines, t.cut(l.text))
 	}
 	return lines[:min(len(lines), height)]
+}
+
+// name returns the name of a lock for the list, where a long one loses the middle: names differ
+// at the end. The holder, who comes after the name, is told below, too.
+func (t *top) name(name string) string {
+	const others, least = 39, 20
+	name = quoted(name)
+	most := max(least, t.width-others)
+	if over := ansi.StringWidth(name) - most; over > 0 {
+		head := ansi.Truncate(name, most/3, "")
+		name = head + "…" + ansi.TruncateLeft(name, ansi.StringWidth(name)-(most-most/3-1), "")
+	}
+	return name
 }
 
 func (t *top) heading(q *lockpool.Queue) string {

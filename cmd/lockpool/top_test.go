@@ -114,7 +114,7 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 └─ shop, process 303 on web3 waits for 0s (mutex)
 
 
-↑↓ move  enter show  r revoke  b break  q quit
+↑↓ move  enter show  / find  r revoke  b break  q quit
 `)
 	longest := func() (seconds int) {
 		waits := regexp.MustCompile(`shop.* waits for (\d+)s`).FindStringSubmatch(sc.text())
@@ -261,10 +261,10 @@ func TestTopInSmallTerminals(t *testing.T) {
          0        -        1 ≤0s  locks/02  longlonglongl…
          0        -        1 ≤0s  locks/03  longlonglongl…
          0        -        1 ≤0s  locks/04  longlonglongl…
-↑↓ move  enter show  r revoke  b break  q quit
+↑↓ move  enter show  / find  r revoke  b break  q quit
 `)
 	sc.press("End")
-	sc.contains(">        0        -        1 ≤0s  名前/名名名名名名名名名")
+	sc.contains(">        0        -        1 ≤0s  名前/名…名名名名名名")
 	sc.press("PageUp")
 	sc.contains(">        0        -        1 ≤0s  locks/26")
 	sc.press("Enter")
@@ -281,6 +281,19 @@ locks/26: 1 holder, 0 waiters
 `)
 	sc.tmux("resize-window", "-x", "120", "-y", "30")
 	sc.contains("node     _c_*-lock-0000000000")
+
+	// A usual name is whole on a usual terminal. Keys are text while a filter is typed.
+	name := "tenants/0123456789/quarter/orders/0123456"
+	s.contender(conn, name, "billing", 101)
+	sc.tmux("resize-window", "-x", "80", "-y", "24")
+	sc.press("Escape")
+	sc.contains("32 locks")
+	sc.press("/", "q", "u", "a", "x", "BSpace")
+	sc.contains("1 lock with \"qua\", 0 waiters", ">        0        -        1 ≤0s  "+name, "/qua_")
+	sc.press("x", "Enter")
+	sc.contains("No lock with \"quax\" in the name")
+	sc.press("Down", "Enter", "b", "Escape")
+	sc.contains("32 locks, 0 waiters")
 	sc.quits("q")
 }
 

@@ -49,8 +49,9 @@ lock above.
 
 With --format json it prints what docs/command.md describes, with dot a drawing for
 Graphviz, and with svg a picture, for which Graphviz must be installed.`,
-		Example: "  lockpool waits\n  lockpool waits orders --format svg > waits.svg",
-		Args:    cobra.MaximumNArgs(1),
+		Example:           "  lockpool waits\n  lockpool waits orders --format svg > waits.svg",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.complete,
 	}
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, dot or svg")
 	cmd.RunE = classified(func(cmd *cobra.Command, args []string) error {

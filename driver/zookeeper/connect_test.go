@@ -341,12 +341,10 @@ func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not 
 		{says(string(hello(4000, 1)[:20]) + "\x7f\x00\x00\x00" + string(make([]byte, 17))), "is not a ZooKeeper server"},
 	} {
 		before := zookeeper.Allocated()
-		start := time.Now()
 		_, err := connector(t, zookeeper.Config{Servers: []string{c.addr}}).Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, c.complaint)
 		require.ErrorContains(t, err, c.addr)
-		require.Less(t, time.Since(start), 5*time.Second)
 		require.Less(t, zookeeper.Allocated()-before, uint64(8<<20), "bytes, for %s", c.complaint)
 	}
 }
@@ -378,9 +376,7 @@ func TestErrorNamesASilentServer(t *testing.T) {
 	require.Equal(t, "unavailable", (&lockpool.LockError{Err: err}).ErrorType())
 	require.EqualValues(t, 1, accepted.Load())
 
-	start := time.Now()
 	require.NoError(t, connector.Close())
-	require.Less(t, time.Since(start), 4*time.Second)
 }
 
 // Callers that wait for a lock or for a connection wait until their contexts end.
@@ -463,11 +459,9 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	cfg.Servers = []string{addr}
 	cfg.SessionTimeout = time.Second
 	p := b.PoolWith(cfg)
-	start := time.Now()
 	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "SSH")
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(start), 5*time.Second)
 
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
 	_, err = b.PoolWith(cfg).Lock(b.Ctx, "a")
@@ -512,9 +506,7 @@ func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	for int(accepted.Load()) == n {
 		time.Sleep(time.Millisecond)
 	}
-	start := time.Now()
 	require.NoError(t, p.Close())
-	require.Less(t, time.Since(start), 3*time.Second)
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 

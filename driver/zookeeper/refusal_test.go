@@ -278,13 +278,12 @@ func TestQuotaIsNamed(t *testing.T) {
 		_, err := b.Admin.Create(node, []byte("count=1,bytes=-1=;byteHardLimit=-1;countHardLimit=1"), 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}
-	began := time.Now()
 	for _, opts := range [][]lockpool.LockOption{nil, {lockpool.Plain()}} {
 		_, err := b.Pool().Lock(b.Ctx, "b", opts...)
 		require.ErrorIs(t, err, lockpool.ErrNoPermission)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "quota")
 	}
-	require.Less(t, time.Since(began), 2*time.Second)
 }
 
 // A server that serves only authenticated clients is found out before the first lock.

@@ -35,7 +35,7 @@ func connectByName(t *testing.T, names lookup, port string) (context.Context, dr
 	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
 	require.NoError(t, err)
 	c.lookup = names
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	s, err := c.Connect(ctx)
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestSessionsOfAServerThatGoesSpread(t *testing.T) {
 	require.Len(t, before, 100)
 	gone := server.Leader()%5 + 1
 	require.NoError(t, server.StopMember(gone))
-	require.Eventually(t, func() bool { return len(members()) == 100 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(members()) == 100 }, time.Minute, time.Millisecond)
 	moved, to := 0, map[int]int{}
 	for session, member := range members() {
 		if before[session] == gone {

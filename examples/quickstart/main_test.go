@@ -18,9 +18,7 @@ func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func requireStory(t *testing.T, args ...string) {
 	p := exampletest.New(t, args...)
-	begin := time.Now()
 	p.RequireSuccess(t)
-	require.Less(t, time.Since(begin), 15*time.Second)
 	shoptest.RequireStory(t, p.Stdout.String())
 }
 
@@ -43,7 +41,7 @@ func TestStoryOnRunningServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n, err := server.Stat(t.Context(), "zk_num_alive_connections")
 		return err == nil && n == 1 // the connection of Stat
-	}, 5*time.Second, 50*time.Millisecond, "connections are left")
+	}, time.Minute, 50*time.Millisecond, "connections are left")
 }
 
 func TestInterruptedOrKilledProgramLeavesNothing(t *testing.T) {
@@ -53,14 +51,12 @@ func TestInterruptedOrKilledProgramLeavesNothing(t *testing.T) {
 		p.StartUntil(t, "waits at most") // one service holds the lock, two wait
 	}
 	interrupted.RequireInterrupted(t, `^quickstart: stopped: .+\n$`)
-	begin := time.Now()
 	require.NoError(t, killed.Process.Kill())
 	killed.RequireExit(t, -1)
-	require.Less(t, time.Since(begin), 5*time.Second)
 	require.Eventually(t, func() bool {
 		entries, err := os.ReadDir(killed.Temp)
 		return err == nil && len(entries) == 0
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	require.Empty(t, killed.Stderr.String())
 }
 

@@ -37,7 +37,7 @@ var (
 )
 
 // fixedScripts is the number of scripts of a run without flags.
-const fixedScripts = 100
+const fixedScripts = 50
 
 func TestDifferential(t *testing.T) {
 	t.Parallel()

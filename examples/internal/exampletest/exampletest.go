@@ -68,16 +68,14 @@ func (p *Program) RequireSuccess(t *testing.T) {
 // StartUntil starts the program, and returns when the program has printed a text.
 func (p *Program) StartUntil(t *testing.T, text string) {
 	require.NoError(t, p.Start())
-	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), text) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), text) }, time.Minute, time.Millisecond)
 }
 
-// RequireInterrupted interrupts the program, which must soon report an error that matches the
+// RequireInterrupted interrupts the program, which must report an error that matches the
 // pattern, and leave nothing behind.
 func (p *Program) RequireInterrupted(t *testing.T, pattern string) {
-	begin := time.Now()
 	require.NoError(t, p.Process.Signal(os.Interrupt))
 	p.RequireExit(t, 1)
-	require.Less(t, time.Since(begin), 5*time.Second)
 	require.Regexp(t, pattern, p.Stderr)
 	p.RequireClean(t) // at once: the server is stopped before the program ends
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/telemetry"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/plays"
 )
 
@@ -166,9 +167,9 @@ func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
 		}
 	}
 	require.Len(t, theirs, 2)
-	began := time.Now()
+	clock := locktest.StartClock()
 	requireDeadlock(t, plays.Exclusively(b.Ctx, c.victim, "a"), 3)
-	require.Less(t, time.Since(began), 500*time.Millisecond)
+	clock.Took(t, 0, 500*time.Millisecond, "finding the cycle in memory")
 	wait := b.span(b.named(waitName)[0], nil)
 	require.Equal(t, "deadlock", wait.Attributes["error.type"])
 	require.Contains(t, wait.Events, deadlocked(3))

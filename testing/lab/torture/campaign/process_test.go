@@ -31,7 +31,7 @@ func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	}
 	<-c.client(0).done
 	for _, i := range []int{1, 2} { // until their traps are set
-		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, time.Minute, time.Millisecond)
 	}
 	c.endClients(syscall.SIGTERM)
 	rec := new(workload.Record)
