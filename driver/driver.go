@@ -241,8 +241,8 @@ type Session interface {
 	LeaveIf(ctx context.Context, node Located, others ...Located) error
 
 	// Rewrite changes the data stored in a node of the session. A revocation and the node's
-	// place stay. The node's watches fire with Changed. The error is ErrRemoved if the node
-	// is gone.
+	// place stay. The node's watches fire with Changed, those of the session before Rewrite
+	// returns. The error is ErrRemoved if the node is gone.
 	Rewrite(ctx context.Context, queue string, node Node, data []byte) error
 
 	// Ping sends a request that a server cut off from the others cannot answer, and waits

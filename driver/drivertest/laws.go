@@ -153,7 +153,7 @@ var laws = []law{
 	}},
 	{"Rewrite", []part{
 		{"data", rewriteData,
-			"Rewrite changes what Data, Inspect and later watches return, and the version of the contender. Watches fire with Changed. The place and a revocation stay."},
+			"Rewrite changes what Data, Inspect and later watches return, and the version of the contender. Watches fire with Changed, those of the session before Rewrite returns. The place and a revocation stay."},
 	}},
 	{"PlainLocker", []part{
 		{"one holder", plainOneHolder,

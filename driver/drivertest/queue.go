@@ -482,9 +482,10 @@ func rewriteData(r *run) {
 	if v, ok := other.(driver.Revoker); ok {
 		require.NoError(r, v.Revoke(r.ctx, queue, node.Node, true))
 	}
-	w, beside := r.watchOne(other, node), r.watchOne(other, next)
+	w, beside, own := r.watchOne(other, node), r.watchOne(other, next), r.watchOne(s, node)
 	stored := []byte("other data")
 	require.NoError(r, s.Rewrite(r.ctx, queue, node.Node, stored))
+	require.Equal(r, driver.Changed, own.Fired())
 	r.fires(w, "the data was changed", driver.Changed)
 	r.waits(beside, "it is the watch of another node")
 	clear(stored)

@@ -378,8 +378,12 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 				full = err
 				continue
 			}
-			if err != nil || put.Succeeded {
+			if err != nil {
 				return err
+			}
+			if put.Succeeded {
+				conn.watches.changed(watchedNode{queue, node}, value)
+				return nil
 			}
 		}
 	})

@@ -206,6 +206,17 @@ func (ws *watches) again() {
 	}
 }
 
+// changed fires the watch on a node of the session that the session has changed: the event may
+// come later than the answer.
+func (ws *watches) changed(n watchedNode, value []byte) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.byNode[n]; w != nil && w.own != nil && !bytes.Equal(w.value, value) {
+		w.watch.Fire(driver.Changed)
+		ws.forget(w)
+	}
+}
+
 // left is called when Leave has removed a node of the session.
 func (ws *watches) left(n watchedNode) {
 	ws.mu.Lock()
