@@ -51,6 +51,8 @@ func TestSilentServers(t *testing.T) {
 	})
 }
 
+const notice = "the service does not answer, and the lock was about to expire; sh was ended"
+
 func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 	t.Parallel()
 	const timeout = 4 * time.Second
@@ -63,10 +65,13 @@ func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 	require.NoError(t, begin(s.Server))
 	asked.prints("asked")
 	s.Until(func() bool { return free(t, stubborn) }, "the children are dead")
+	for _, p := range []*process{killed, asked} {
+		s.Until(func() bool { return strings.Contains(p.stderr.String(), notice) }, "a notice")
+	}
 	clock.Took(t, timeout/5, timeout*95/100, "the life without an answer") // a new session has the longest lease
 	for _, p := range []*process{killed, asked} {
 		require.Equal(t, 117, p.code())
-		require.Contains(t, p.stderr.String(), "the service does not answer, and the lock was about to expire; sh was ended")
+		require.Equal(t, 1, strings.Count(p.stderr.String(), notice))
 	}
 	require.NoError(t, end(s.Server))
 	s.AwaitQueue("stubborn", 0)

@@ -36,7 +36,9 @@ func execute(args []string, stderr io.Writer) int {
 	if !errors.As(err, &f) { // of cobra: flags and arguments
 		f = &failure{misuse, fmt.Errorf("%s; see lockpool --help", strings.TrimSpace(err.Error()))}
 	}
-	fmt.Fprintln(stderr, "lockpool:", oneLine(f.err))
+	if !errors.As(err, new(told)) {
+		fmt.Fprintln(stderr, "lockpool:", oneLine(f.err))
+	}
 	return *exitCodes[f.outcome].code
 }
 
@@ -106,6 +108,11 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// told is an error that is on standard error already.
+type told struct{ error }
+
+func (t told) Unwrap() error { return t.error }
+
 // misused returns an error about the command line.
 func misused(format string, args ...any) error {
 	return &failure{misuse, fmt.Errorf(format, args...)}
@@ -120,7 +127,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func classified(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
-		if err == nil || errors.As(err, new(exitStatus)) {
+		if err == nil || errors.As(err, new(exitStatus)) || errors.As(err, new(told)) {
 			return err
 		}
 		return classify(err)

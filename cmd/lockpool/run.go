@@ -363,7 +363,8 @@ func (r *run) hold(ctx context.Context, signals <-chan os.Signal) error {
 	case err != nil:
 		return r.cannotStart(err)
 	case reason != "":
-		err = &failure{lost, fmt.Errorf("%s; %s was ended", reason, r.command[0])}
+		err = told{&failure{lost, fmt.Errorf("%s; %s was ended", reason, r.command[0])}}
+		fmt.Fprintln(os.Stderr, "lockpool:", oneLine(err)) // at once: the release waits for the service
 		span.SetStatus(codes.Error, reason)
 	}
 	span.SetAttributes(attribute.Int("process.exit.code", r.code))
