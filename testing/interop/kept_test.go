@@ -134,7 +134,7 @@ func (c *contest) takeKept(start func(c *contest) *contender, layout string, opt
 	require.EqualValues(c, turns, o.Stats().AskedBack)
 	require.Positive(c, sent[0], "the owner removes the node")
 	require.LessOrEqual(c, sent[half], trips)
-	require.Less(c, kept[half], free[half]+time.Duration(trips+1)*trip)
+	require.Less(c, kept[half], 3*free[half]+time.Duration(trips+1)*trip) // a busy machine is slow to take a free lock, too
 	c.finish()
 }
 
