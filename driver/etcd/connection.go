@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -54,13 +55,14 @@ type attempt struct {
 // attempt succeeds when ask, unless nil, does.
 //
 // A member may be busy with the passwords of many clients. Another attempt would only add to
-// the work, so no member is asked twice at once, and an attempt may take long. The next member is
-// asked meanwhile. Each failure doubles the pause before the member is asked again.
+// the work, so an attempt may take long, the next member is asked meanwhile, and no member is
+// asked again before the loop has tried the connection. Each failure doubles the pause.
 func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *connection) error) iter.Seq[attempt] {
 	cfg := c.cfg()
 	return func(yield func(attempt) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		done := make(chan attempt) // an empty one when a member is not asked any more
+		done := make(chan attempt)   // an empty one when a member is not asked any more
+		tried := make(chan struct{}) // by the loop
 		members, running := rand.Perm(len(cfg.Endpoints)), 0
 		defer func() {
 			for cancel(); running > 0; {
@@ -79,7 +81,7 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 			members = members[1:]
 			running++
 			go func() { // ends with ctx
-				for longest := 20 * time.Millisecond; ctx.Err() == nil; longest = min(2*longest, cfg.TTL/16) {
+				for longest := 20 * time.Millisecond; ctx.Err() == nil; longest = min(2*longest, longestPause) {
 					conn, err := c.dial(ctx, endpoint)
 					if err == nil && ask != nil {
 						if err = ask(ctx, conn); err != nil {
@@ -88,6 +90,10 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 						}
 					}
 					done <- attempt{endpoint, conn, err}
+					select {
+					case <-tried:
+					case <-ctx.Done():
+					}
 					pause(ctx, longest/2+rand.N(longest/2))
 				}
 				done <- attempt{}
@@ -102,6 +108,11 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 					running--
 				} else if !yield(a) {
 					return
+				} else {
+					select {
+					case tried <- struct{}{}:
+					case <-ctx.Done():
+					}
 				}
 			case <-late.C:
 			}
@@ -109,8 +120,11 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 	}
 }
 
-// dial connects to a member. The member has half of the TTL to accept the session, and an
-// eighth to accept the network connection.
+// longestPause bounds the pause between two attempts to connect to a member.
+const longestPause = 300 * time.Millisecond
+
+// dial connects to a member. The member has half of the TTL to accept the user, and a quarter to
+// accept the network connection and to answer the handshakes.
 func (c *Connector) dial(ctx context.Context, endpoint string) (*connection, error) {
 	cfg := c.cfg()
 	within := cfg.TTL / 2
@@ -127,8 +141,6 @@ func (c *Connector) dial(ctx context.Context, endpoint string) (*connection, err
 					return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 				}
 			}
-			ctx, cancel := context.WithTimeoutCause(ctx, cfg.TTL/8, errSilent)
-			defer cancel()
 			if conn, err = dial(ctx, endpoint); err != nil {
 				to.fail(err)
 			}
@@ -145,6 +157,9 @@ func (c *Connector) dial(ctx context.Context, endpoint string) (*connection, err
 		return send(ctx, method, request, reply, on, opts...)
 	}), grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, on *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		return begin(ctx, desc, on, method, opts...)
+	}))
+	options = append(options, grpc.WithConnectParams(grpc.ConnectParams{
+		MinConnectTimeout: cfg.TTL / 4, Backoff: backoff.DefaultConfig, // unused, because there is one connection
 	}))
 	// With windows of a fixed size, gRPC does not measure the link with a ping for each answer.
 	options = append(options, grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))

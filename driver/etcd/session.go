@@ -120,6 +120,10 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 	last := errSilent
 	permanent := map[string]bool{} // the members whose last answer was
 	for a := range s.attempts(limit, nil) {
+		if a.conn != nil && limit.Err() != nil {
+			a.conn.close(errSilent)
+			continue
+		}
 		if a.conn != nil {
 			if a.err = s.grant(ctx, a.conn, began); a.err == nil {
 				return a.conn, nil

@@ -4,9 +4,12 @@ package etcdtest
 
 import (
 	"context"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,4 +134,79 @@ func TestLeaveOfANodeThatHasLeft(t *testing.T) {
 	_, err = c.admin.Put(t.Context(), "lockpool/q/"+key, "x", clientv3.WithIgnoreLease())
 	require.NoError(t, err)
 	require.ErrorIs(t, s.Rewrite(t.Context(), "q", second, nil), driver.ErrRemoved)
+}
+
+// A member that answers no grant costs a session a quarter of the TTL.
+func TestOpenTriesASilentMemberOnce(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 3)
+	var silent, asked atomic.Int64
+	for i, m := range c.members {
+		m.relay.SetFault(func(m Message) Action {
+			if m.Method != "LeaseGrant" || m.Reply {
+				return Pass
+			}
+			if silent.CompareAndSwap(0, int64(i+1)); silent.Load() != int64(i+1) {
+				return Pass
+			}
+			asked.Add(1)
+			return Lose
+		})
+	}
+	connect(t, c, 8*time.Second)
+	require.EqualValues(t, 1, asked.Load())
+	c.SetFault(nil)
+}
+
+// A grant that is answered late begins no session: the lease may have begun with the first one.
+func TestOpenEndsInTime(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	c := Start(t, 3)
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
+	require.NoError(t, err)
+	for range 4 {
+		began := time.Now()
+		c.SetFault(func(m Message) Action {
+			if m.Method == "LeaseGrant" && !m.Reply && time.Since(began) < ttl*8/10 {
+				return Lose
+			}
+			return Pass
+		})
+		_, err = connector.Connect(t.Context())
+		require.ErrorIs(t, err, driver.ErrUnavailable)
+	}
+}
+
+// A connection is accepted, and nothing is ever answered, while the servers are well.
+func TestSwallowedConnectionCostsNoSession(t *testing.T) {
+	t.Parallel()
+	const ttl = 8 * time.Second
+	c := Start(t, 1)
+	const (
+		passes = iota
+		refused
+		swallowed
+	)
+	var state atomic.Int64
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl, Dial: func(ctx context.Context, address string) (net.Conn, error) {
+		switch {
+		case state.Load() == refused:
+			return nil, syscall.ECONNREFUSED
+		case state.CompareAndSwap(swallowed, passes):
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, far) }() // ends with near
+			return near, nil
+		}
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}})
+	require.NoError(t, err)
+	s, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	state.Store(refused)
+	c.Clients(0).Break()
+	time.Sleep(ttl / 2)
+	state.Store(swallowed)
+	require.NoError(t, s.Ping(t.Context()))
+	require.NoError(t, s.Close(t.Context()))
 }
