@@ -44,7 +44,8 @@ const window = 1 << 20
 
 var errDialed = errors.New("the connection is broken")
 
-// attempt is the outcome of one attempt to connect.
+// attempt is the outcome of an attempt to connect. Between its attempts a member sends one without
+// an outcome, and at the end an empty one.
 type attempt struct {
 	endpoint string
 	conn     *connection
@@ -61,8 +62,7 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 	cfg := c.cfg()
 	return func(yield func(attempt) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		done := make(chan attempt)   // an empty one when a member is not asked any more
-		tried := make(chan struct{}) // by the loop
+		done := make(chan attempt)
 		members, running := rand.Perm(len(cfg.Endpoints)), 0
 		defer func() {
 			for cancel(); running > 0; {
@@ -74,50 +74,47 @@ func (c *Connector) attempts(ctx context.Context, ask func(context.Context, *con
 			}
 		}()
 		begin := func() {
-			if len(members) == 0 || ctx.Err() != nil {
-				return
+			if len(members) > 0 && ctx.Err() == nil {
+				go c.attempt(ctx, cfg.Endpoints[members[0]], ask, done) // ends with ctx
+				members = members[1:]
+				running++
 			}
-			endpoint := cfg.Endpoints[members[0]]
-			members = members[1:]
-			running++
-			go func() { // ends with ctx
-				for longest := 20 * time.Millisecond; ctx.Err() == nil; longest = min(2*longest, longestPause) {
-					conn, err := c.dial(ctx, endpoint)
-					if err == nil && ask != nil {
-						if err = ask(ctx, conn); err != nil {
-							conn.close(err)
-							conn, err = nil, c.connectError(endpoint, err)
-						}
-					}
-					done <- attempt{endpoint, conn, err}
-					select {
-					case <-tried:
-					case <-ctx.Done():
-					}
-					pause(ctx, longest/2+rand.N(longest/2))
-				}
-				done <- attempt{}
-			}()
 		}
 		late := time.NewTicker(cfg.TTL / 8)
 		defer late.Stop()
-		for begin(); running > 0; begin() {
+		for begin(); running > 0; {
 			select {
 			case a := <-done:
-				if a.endpoint == "" {
+				switch {
+				case a.endpoint == "":
 					running--
-				} else if !yield(a) {
+				case a.conn == nil && a.err == nil: // the loop had no use for the member
+					begin()
+				case !yield(a):
 					return
-				} else {
-					select {
-					case tried <- struct{}{}:
-					case <-ctx.Done():
-					}
 				}
 			case <-late.C:
+				begin()
 			}
 		}
 	}
+}
+
+// attempt connects to one member again and again until ctx ends.
+func (c *Connector) attempt(ctx context.Context, endpoint string, ask func(context.Context, *connection) error, done chan<- attempt) {
+	for longest := 20 * time.Millisecond; ctx.Err() == nil; longest = min(2*longest, longestPause) {
+		conn, err := c.dial(ctx, endpoint)
+		if err == nil && ask != nil {
+			if err = ask(ctx, conn); err != nil {
+				conn.close(err)
+				conn, err = nil, c.connectError(endpoint, err)
+			}
+		}
+		done <- attempt{endpoint, conn, err}
+		done <- attempt{endpoint: endpoint} // received when the loop has tried the connection
+		pause(ctx, longest/2+rand.N(longest/2))
+	}
+	done <- attempt{}
 }
 
 // longestPause bounds the pause between two attempts to connect to a member.
