@@ -18,7 +18,7 @@ func RequireStory(t testing.TB, stdout string) {
 		`(?m)^billing   orders/42  ·*█+ +waited    0 ms  acquired$`,
 		`(?m)^shipping  orders/42  .*░█+ +waited +\d+ ms  acquired$`,
 		`(?m)^refunds   orders/42  .*░█+ +waited +\d+ ms  acquired$`,
-		`(?m)^refunds   orders/42   *· +waited    0 ms  busy$`,
+		`(?m)^refunds   orders/42   *·+ +waited    0 ms  busy$`,
 		`(?m)^refunds   orders/42   *·*░+·* +waited +\d+ ms  timeout$`,
 	} {
 		require.Regexp(t, row, stdout)
