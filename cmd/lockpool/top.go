@@ -467,8 +467,8 @@ func (t *top) viewLocks(height int) []string {
 	return lines[:min(len(lines), height)]
 }
 
-// name returns the name of a lock for the list, where a long one loses the middle: names differ
-// at the end. The holder, who comes after the name, is told below, too.
+// name returns the name of a lock for the list. A long name loses the middle, because names
+// differ at the end. The column of the holder gives way: the tree names the holder, too.
 func (t *top) name(name string) string {
 	const others, least = 39, 20
 	name = quoted(name)

@@ -40,7 +40,7 @@ type Config struct {
 	// Username and Password authenticate the sessions, if required by the servers.
 	Username, Password string
 
-	// Dial, if not nil, opens connections.
+	// Dial, if not nil, opens connections. The context ends after a quarter of the TTL.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 

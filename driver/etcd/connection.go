@@ -44,8 +44,8 @@ const window = 1 << 20
 
 var errDialed = errors.New("the connection is broken")
 
-// attempt is the outcome of an attempt to connect. Between its attempts a member sends one without
-// an outcome, and at the end an empty one.
+// attempt is the outcome of an attempt to connect to a member. An attempt with the endpoint alone
+// says that the loop has tried the one before, and an empty attempt that there will be no more.
 type attempt struct {
 	endpoint string
 	conn     *connection
