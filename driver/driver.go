@@ -293,11 +293,6 @@ type Request struct {
 	Permits int    // of a Permit
 	Limit   int    // of a Permit: the limit in the node (Node.Limit), or 0
 	Data    []byte // stored in the node
-
-	// Known is the last node in the queue that the caller knows, of any session, or zero.
-	// The caller knows all nodes before Known. The driver may ignore Known, and always set
-	// Joined.Queue.
-	Known Node
 }
 
 // Info describes a session for telemetry. It contains no secrets.
@@ -355,15 +350,8 @@ type Located struct {
 
 // Joined is the result of Session.Join.
 type Joined struct {
-	Node Node
-
-	// Queue is the queue at some moment after the node was created. Queue may be nil if
-	// Behind is not.
-	Queue []Node
-
-	// Behind are nodes of the session, joined to the queue one directly after the other,
-	// Node directly after the last: no other node joined in between. Some may have left.
-	Behind []Node
+	Node  Node
+	Queue []Node // at some moment after Node was created
 }
 
 // Place returns the index of a node in a queue, or -1.

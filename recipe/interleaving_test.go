@@ -75,7 +75,6 @@ type message struct {
 	event driver.Event
 	queue []driver.Node // the answer to list
 	gone  bool          // the answer to watch and to remove
-	bare  bool          // create without list
 	kept  bool          // the node says so: to be marked, and in the answer to watch
 }
 
@@ -114,6 +113,7 @@ type contenderState struct {
 	self    driver.Node
 	x       state
 	joined  bool          // the answer to create was taken in
+	another bool          // another claim has continued this one
 	looks   bool          // the queue was listed, and the watches are kept
 	queue   []driver.Node // the answer to list, taken in when the contender goes on
 	watches []watchState  // on the awaited contenders, and on self
@@ -133,7 +133,6 @@ type decision struct {
 	sees     func(x *state, events []driver.Event) (holds bool) // changes events before x takes them in
 	ownGone  driver.Event                                       // what the driver makes of the removal of a session's node by others
 	watchOwn bool                                               // a waiter watches the own node
-	gaps     bool                                               // others may have joined between two contenders of a session
 	isThere  func(driver.Event) bool                            // whether the own node is there, by the event of the watch
 	answered func(events []driver.Event, keeps func(int) bool) step
 	follows  func(others bool) bool // whether a holder who keeps the lock takes in that there are others
@@ -195,7 +194,7 @@ func (w *world) key() uint64 {
 	messages := func(list []message) {
 		b = append(b, byte(len(list)))
 		for _, m := range list {
-			b = append(b, byte(m.kind), byte(m.who), byte(m.event), bit(m.gone), bit(m.bare), bit(m.kept))
+			b = append(b, byte(m.kind), byte(m.who), byte(m.event), bit(m.gone), bit(m.kept))
 			node(m.node)
 			nodes(m.queue)
 		}
@@ -213,7 +212,7 @@ func (w *world) key() uint64 {
 		messages(s.requests)
 		messages(s.answers)
 		for _, c := range s.contenders {
-			b = append(b, byte(c.phase), bit(c.joined), bit(c.x.listed), bit(c.looks), bit(c.queue != nil), bit(c.x.asked))
+			b = append(b, byte(c.phase), bit(c.joined), bit(c.another), bit(c.x.listed), bit(c.looks), bit(c.queue != nil), bit(c.x.asked))
 			node(c.self)
 			nodes(c.queue)
 			nodes(c.x.awaited)
@@ -324,10 +323,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 				if j > 0 && s.contenders[j-1].phase == idle || i > 0 && w.sessions[i-1].like(s) && w.sessions[i-1].contenders[0].phase == idle {
 					continue // the same under another name
 				}
-				add("contender %d.%d joins", i, j, func(w *world) error { w.sessions[i].join(j, false); return nil })
-				if known := s.view.last(c.kind); sessionOf(known) == i+1 {
-					add("contender %d.%d joins and does not list", i, j, func(w *world) error { w.sessions[i].join(j, true); return nil })
-				}
+				add("contender %d.%d joins", i, j, func(w *world) error { w.sessions[i].join(j); return nil })
 			case goingOn:
 				add("contender %d.%d goes on", i, j, func(w *world) error { return w.sessions[i].decide(w, j, d) })
 			case waiting:
@@ -336,6 +332,9 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 				}
 				if w.faults > 0 {
 					add("contender %d.%d gives up", i, j, func(w *world) error { w.faults--; w.sessions[i].leave(j); return nil })
+				}
+				if len(s.contenders) > 1 && !c.another && c.role != tr && c.role != pe { // as goroutines of one process do
+					add("another claim continues contender %d.%d", i, j, func(w *world) error { return w.sessions[i].goOn(w, j, d) })
 				}
 			case holding:
 				add("contender %d.%d leaves", i, j, func(w *world) error { w.sessions[i].leave(j); return nil })
@@ -363,12 +362,17 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 	return all, err
 }
 
-func (s *sessionState) join(j int, bare bool) {
+func (s *sessionState) join(j int) {
 	s.contenders[j].phase = joining
-	s.requests = append(s.requests, message{kind: create, who: j, bare: bare})
-	if !bare {
-		s.requests = append(s.requests, message{kind: list, who: j})
-	}
+	s.requests = append(s.requests, message{kind: create, who: j}, message{kind: list, who: j})
+}
+
+// goOn lets another claim continue a waiting contender.
+func (s *sessionState) goOn(w *world, j int, d decision) error {
+	c := s.contenders[j]
+	c.another, c.watches, c.x = true, nil, state{view: s.view, claim: c.x.claim}
+	next, err := d.join(&c.x, driver.Joined{Node: c.self})
+	return s.follow(w, j, next, err, d)
 }
 
 func (s *sessionState) leave(j int) {
@@ -451,9 +455,6 @@ func (w *world) serve(s *sessionState) {
 		w.nodes = append(w.nodes, c.self)
 		w.lead()
 		w.tellJoined()
-		if m.bare {
-			s.answers = append(s.answers, m)
-		}
 	case list:
 		m.queue = append([]driver.Node{}, w.nodes...)
 		s.answers = append(s.answers, m)
@@ -600,18 +601,6 @@ func (s *sessionState) recall() {
 	}
 }
 
-// behind returns the contenders of the session joined directly before one.
-func (s *sessionState) behind(self driver.Node, d decision) (run []driver.Node) {
-	before := self.Seq
-	for _, c := range slices.Backward(s.contenders) { // who have joined in order
-		if c.self.Seq > 0 && c.self.Seq < self.Seq && (c.self.Seq == before-1 || d.gaps) {
-			run, before = append(run, c.self), c.self.Seq
-		}
-	}
-	slices.Reverse(run)
-	return run
-}
-
 // decide takes in a join, a listing, or a look.
 func (s *sessionState) decide(w *world, j int, d decision) (err error) {
 	c := s.contenders[j]
@@ -623,7 +612,7 @@ func (s *sessionState) decide(w *world, j int, d decision) (err error) {
 	switch {
 	case !c.joined:
 		c.joined = true
-		next, err = d.join(&c.x, driver.Joined{Node: c.self, Queue: queue, Behind: s.behind(c.self, d)})
+		next, err = d.join(&c.x, driver.Joined{Node: c.self, Queue: queue})
 	case c.looks:
 		c.looks = false
 		return s.step(w, j, d, queue)
@@ -802,7 +791,7 @@ var (
 	together   = start{1, [][]role{{m, m}, {m}}}
 	readers    = start{1, [][]role{{r}, {m}, {r}}}
 	downgrades = start{1, [][]role{{wr}, {r, m}}}
-	behind     = start{0, [][]role{{m, m}, {m, m}}}
+	pairs      = start{0, [][]role{{m, m}, {m, m}}}
 	reading    = start{1, [][]role{{m}, {r, r}}}
 	permits    = start{1, [][]role{{pe}, {pe}, {pe}}}
 	many       = start{0, [][]role{{pe, pe}, {pe, pe}}}
@@ -830,7 +819,7 @@ func (r role) String() string {
 
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
-	for _, from := range []start{two, three, together, readers, downgrades, behind, reading, permits, many, kept, used} {
+	for _, from := range []start{two, three, together, readers, downgrades, pairs, reading, permits, many, kept, used} {
 		if raceDetector { // ten times as slow, looking for what one goroutine cannot do
 			if from.faults--; from.faults < 0 {
 				continue
@@ -868,8 +857,7 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 		"the own node is not looked at":                        {two, func(d *decision) { d.isThere = func(driver.Event) bool { return true } }},
 		"the own node is not watched":                          {two, func(d *decision) { d.watchOwn = false }},
 		"the removal of a node of the same session is a proof": {together, func(d *decision) { d.ownGone = driver.Deleted }},
-		"others may have joined in between":                    {behind, func(d *decision) { d.gaps = true }},
-		"who joins is granted the lock without a look": {reading, func(d *decision) {
+		"who continues a wait is granted the lock without a look": {reading, func(d *decision) {
 			d.join = func(x *state, j driver.Joined) (step, error) {
 				next, err := x.join(j)
 				if next == lists && driver.Place(x.view.queue, x.self) >= 0 {

@@ -110,9 +110,6 @@ func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 type onBlocked func(context.Context, *state) (step, error)
 
 func (c *Claim) failBusy(ctx context.Context, x *state) (step, error) {
-	if !x.listed {
-		return lists, nil // contenders in the view may be gone
-	}
 	if c.Kept != nil && !x.asked {
 		x.asked = true
 		if gone, err := c.awaitKept(ctx, x); gone || err != nil {
@@ -193,7 +190,7 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 	defer c.Views.close(c.Queue, x.view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
-		if joined, err = c.Session.Join(ctx, c.Queue, driver.Request{Kind: c.Kind, Permits: c.Permits, Limit: c.Limit, Data: c.Data, Known: x.view.last(c.Kind)}); err != nil {
+		if joined, err = c.Session.Join(ctx, c.Queue, driver.Request{Kind: c.Kind, Permits: c.Permits, Limit: c.Limit, Data: c.Data}); err != nil {
 			return driver.Node{}, err
 		}
 	}

@@ -60,9 +60,8 @@ func (vs *Views) close(queue string, v *View) {
 // without the contenders seen to leave since. All waiters of the session share a View, so a
 // queue with n waiters of one session costs one listing in memory and none for a hand-over.
 //
-// A View may contain former contenders, but lacks none that may be before a contained one.
-// For each contained contender was in a listing, and later contenders are behind; or the
-// contender has joined directly behind the last in the view, with no other in between.
+// A View may contain former contenders, but lacks none that may be before a contained one:
+// each contained contender was in a listing, and later contenders are behind.
 type View struct {
 	users int // guarded by Views.mu
 
@@ -86,18 +85,6 @@ func (v *View) reuse() {
 	}
 }
 
-// last returns the last known contender, if another one of the kind would wait behind it,
-// and otherwise the zero Node.
-func (v *View) last(k driver.Kind) (last driver.Node) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	isWriter := func(n driver.Node) bool { return n.Kind != driver.Shared }
-	if n := len(v.queue); n > 0 && k != driver.Permit && (k != driver.Shared || slices.ContainsFunc(v.queue, isWriter)) {
-		last = v.queue[n-1]
-	}
-	return last
-}
-
 // join adds a contender of the session. It returns the queue as far as known, or nil if the
 // queue must be listed.
 func (v *View) join(j driver.Joined) (queue []driver.Node) {
@@ -108,26 +95,10 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 	switch {
 	case j.Queue != nil:
 		v.replace(j.Queue)
-	case driver.Place(v.queue, j.Node) < 0 && !v.extend(j):
+	case driver.Place(v.queue, j.Node) < 0:
 		return nil
 	}
 	return v.queue
-}
-
-// extend adds a contender to a view with everything before the contender: if one of the
-// contenders joined directly before is the last in the view, then all earlier ones are in
-// the view too, and the later ones of the run are the rest.
-func (v *View) extend(j driver.Joined) bool {
-	n := len(v.queue)
-	if n == 0 || j.Node.Seq < v.queue[n-1].Seq { // the counter has passed the end
-		return false
-	}
-	i := driver.Place(j.Behind, v.queue[n-1])
-	if i < 0 {
-		return false
-	}
-	v.queue = append(append(v.queue, j.Behind[i+1:]...), j.Node) // beyond what other slices show
-	return true
 }
 
 // listed takes in a listing. If another waiter has brought a newer listing meanwhile,

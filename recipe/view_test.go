@@ -4,7 +4,6 @@ package recipe
 
 import (
 	"context"
-	"math"
 	"slices"
 	"testing"
 
@@ -21,7 +20,7 @@ func TestViewForgetsContendersThatAreGone(t *testing.T) {
 		v.join(driver.Joined{Node: n, Queue: []driver.Node{n}})
 	}
 	for _, n := range []driver.Node{a, b, c} {
-		v.join(driver.Joined{Node: n, Behind: []driver.Node{n}})
+		v.join(driver.Joined{Node: n})
 	}
 	v.listed([]driver.Node{b, c})
 	require.Equal(t, []bool{false, true, true, true}, []bool{v.isOwn(a), v.isOwn(b), v.isOwn(c), v.isOwn(later)})
@@ -29,28 +28,7 @@ func TestViewForgetsContendersThatAreGone(t *testing.T) {
 	require.False(t, v.isOwn(b))
 }
 
-func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
-	t.Parallel()
-	other, a, b, c := driver.Node{Name: "o", Seq: 1}, driver.Node{Name: "a", Seq: 2}, driver.Node{Name: "b", Seq: 3}, driver.Node{Name: "c", Seq: 4}
-	v := newView()
-	require.Nil(t, v.join(driver.Joined{Node: b, Behind: []driver.Node{a}}), "nothing is known")
-	require.Equal(t, []driver.Node{other, a}, v.join(driver.Joined{Node: a, Queue: []driver.Node{other, a}}))
-	require.Nil(t, v.join(driver.Joined{Node: c, Behind: []driver.Node{b}}), "whether b is behind a is not known")
-	require.Equal(t, []driver.Node{other, a, b, c}, v.join(driver.Joined{Node: c, Behind: []driver.Node{a, b}}))
-	require.Equal(t, []driver.Node{other, a, b, c}, v.join(driver.Joined{Node: b, Behind: []driver.Node{a}}), "b comes late")
-	require.Equal(t, a, func() driver.Node { v.listed([]driver.Node{other, a}); return v.last(driver.Exclusive) }())
-	require.Zero(t, v.last(driver.Permit))
-	v.listed([]driver.Node{{Name: "r", Seq: 5, Kind: driver.Shared}})
-	require.Zero(t, v.last(driver.Shared), "a reader would not wait")
-	require.Equal(t, int64(5), v.last(driver.Exclusive).Seq)
-
-	end := driver.Node{Name: "e", Seq: math.MaxInt32}
-	v.listed([]driver.Node{end})
-	require.Nil(t, v.join(driver.Joined{Node: driver.Node{Name: "f", Seq: math.MinInt32}, Behind: []driver.Node{end}}), "a number that orders nothing")
-}
-
-// joinedSession is a fakeSession where a contender joins directly behind one of the same
-// session.
+// joinedSession is a fakeSession with a prepared answer to Join.
 type joinedSession struct {
 	fakeSession
 	joined driver.Joined
@@ -62,33 +40,15 @@ func (s *joinedSession) Join(context.Context, string, driver.Request) (driver.Jo
 
 func (s *joinedSession) Leave(context.Context, string, driver.Node) error { return nil }
 
-// A waiter of the session may not have told the view yet of the end of the writer before
-// it.
-func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
-	t.Parallel()
-	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}
-	self := driver.Node{Name: "c", Seq: 3, Kind: driver.Shared}
-	s := &joinedSession{fakeSession{queue: []driver.Node{reader, self}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
-	var views Views
-	views.open("q").listed([]driver.Node{writer, reader})
-	c := Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views}
-	node, err := c.Try(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, self, node)
-
-	s.queue = []driver.Node{writer, reader, self}
-	views.open("q").listed(s.queue[:2])
-	_, err = c.Try(t.Context())
-	require.ErrorIs(t, err, ErrBusy)
-}
-
-func TestWhoJoinsWithoutAListingIsNotGrantedTheLockUnseen(t *testing.T) {
+// The view may lack the writer before the reader whose wait is continued, because another
+// waiter has told the view of the writer's end.
+func TestClaimThatContinuesAWaitIsNotGrantedTheLockUnseen(t *testing.T) {
 	t.Parallel()
 	reader, self := driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}, driver.Node{Name: "c", Seq: 3, Kind: driver.Shared}
-	s := &joinedSession{fakeSession{queue: []driver.Node{reader}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
+	s := &joinedSession{fakeSession: fakeSession{queue: []driver.Node{reader}}}
 	var views Views
-	views.open("q").listed([]driver.Node{reader})
-	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views}).Acquire(t.Context())
+	views.open("q").listed([]driver.Node{reader, self})
+	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views, Node: self}).Acquire(t.Context())
 	require.ErrorIs(t, err, driver.ErrRemoved)
 }
 

@@ -30,8 +30,6 @@ var laws = []law{
 			"A node that joins later has a larger Seq than the nodes in the queue, and follows them in every listing, nodes of another session after its Ping included."},
 		{"under concurrency", orderTogether,
 			"A listing contains, in order, every node that had joined before the listing began and has not left before it returned."},
-		{"behind nodes of the session", orderBehind,
-			"Join returns the queue. If Request.Known is set, it may return Behind instead: nodes of the session that joined one directly after the other, and the new one directly after the last."},
 		{"slices", orderSlices,
 			"Slices that are returned have no spare capacity, and are never changed."},
 	}},

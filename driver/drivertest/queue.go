@@ -200,30 +200,6 @@ func orderTogether(r *run) {
 
 func bySeq(a, b driver.Node) int { return cmp.Compare(a.Seq, b.Seq) }
 
-// orderBehind tells the driver what the caller knows of the queue, and checks the driver's
-// answer about the nodes in between.
-func orderBehind(r *run) {
-	s, other, queue := r.connect(), r.connect(), r.name()
-	var all []driver.Node
-	known := driver.Node{}
-	for i := range 20 {
-		if i%5 == 4 {
-			all = append(all, r.join(other, queue).Node)
-		}
-		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive, Known: known})
-		require.NoError(r, err)
-		all, known = append(all, joined.Node), joined.Node
-		if joined.Queue != nil {
-			r.sameNodes(all, joined.Queue, "Joined.Queue")
-			continue
-		}
-		require.NotEmpty(r, joined.Behind, "neither the queue nor a run of nodes")
-		run := append(slices.Clone(joined.Behind), joined.Node)
-		require.Equal(r, all[max(0, len(all)-len(run)):], run, "another client has joined in between")
-	}
-	r.sameNodes(all, r.list(other, queue))
-}
-
 func orderSlices(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	var all []driver.Located
@@ -233,7 +209,7 @@ func orderSlices(r *run) {
 	joined, err := other.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 	require.NoError(r, err)
 	listed := r.list(s, queue)
-	for _, slice := range [][]driver.Node{listed, joined.Queue, joined.Behind} {
+	for _, slice := range [][]driver.Node{listed, joined.Queue} {
 		require.Equal(r, len(slice), cap(slice), "a slice has spare capacity")
 	}
 	before, queued := slices.Clone(listed), slices.Clone(joined.Queue)

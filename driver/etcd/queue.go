@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -53,19 +52,8 @@ func (s *session) complete(ctx context.Context, conn *connection, queue string, 
 func (s *session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	name := s.keyName(queue, r)
 	key := s.prefix + queue + "/" + name
-	var ops []clientv3.Op
-	lock, semaphore := lockOf(queue)
-	behind := s.isOwn(r.Known) && !semaphore
-	if behind {
-		below := s.prefix + lock + "/"
-		some := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1)}
-		ops = append(ops, s.listing(queue, clientv3.WithKeysOnly(), clientv3.WithMinCreateRev(createdAt(r.Known))),
-			clientv3.OpGet(below+plainName), clientv3.OpGet(below+driver.Guards+"/", some...), clientv3.OpGet(below+driver.Leases+"/", some...))
-	} else {
-		ops = append(ops, s.listing(queue, clientv3.WithKeysOnly()))
-	}
 	done, got, late, err := change{
-		session: s, creates: key, value: newValue(time.Now(), r.Data), ops: ops,
+		session: s, creates: key, value: newValue(time.Now(), r.Data), ops: []clientv3.Op{s.listing(queue, clientv3.WithKeysOnly())},
 		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return len(a[0].kvs) > 0 },
 	}.commit(ctx)
 	switch {
@@ -83,13 +71,6 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	case !done:
 		return driver.Joined{}, fmt.Errorf("etcd: %s exists, although no other client makes keys of that name", key)
 	}
-	if behind && got != nil {
-		if joined, ok := s.behind(queue, name, r.Known, got[1:]); ok {
-			s.own.joined(key, joined.Node)
-			return joined, nil
-		}
-		got = nil // the queue is listed
-	}
 	joined, err := s.joined(ctx, queue, name, got)
 	if err != nil {
 		s.remove(ctx, key)
@@ -97,36 +78,6 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	}
 	s.own.joined(key, joined.Node)
 	return joined, nil
-}
-
-// behind returns the result of Join for a node created behind a known node of the session,
-// with only nodes of the session in between. The creating transaction has read got: the
-// contenders not older than the known node, and keys of other kinds of locks. The known
-// node is among the contenders and so existed all the time. The answer therefore has every
-// later contender still there.
-func (s *session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
-	for _, other := range got[1:] {
-		if len(other.kvs) > 0 {
-			return driver.Joined{}, false
-		}
-	}
-	entries := s.parse(queue, got[0].kvs).queue(queue)
-	for _, e := range entries {
-		if !s.isOwn(e.node) || e.kv.Version > 1 { // perhaps downgraded
-			return driver.Joined{}, false
-		}
-	}
-	nodes := nodesOf(entries)
-	last := len(nodes) - 1
-	if last < 1 || nodes[0] != known || keyOf(nodes[last]) != name {
-		return driver.Joined{}, false
-	}
-	return driver.Joined{Node: nodes[last], Behind: nodes[:last:last]}, true
-}
-
-// isOwn reports whether a node is a contender of the session.
-func (s *session) isOwn(node driver.Node) bool {
-	return strings.HasPrefix(node.Name, s.idText()+"-")
 }
 
 // joined returns the result of Join for a created node.

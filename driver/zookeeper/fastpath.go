@@ -3,20 +3,18 @@ package zookeeper
 // This file decides when the listing after a create can be skipped.
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
 // fastpaths determines when the listing after a create can be skipped, because the number
-// of the new node shows that no client joined the queue since the session's last node did.
+// of the new node shows that the node is alone in the queue. An uncontended lock is then one
+// request to take and one to release, as cheap as a lock on ZooKeeper can be.
 //
-// The number of a node is the count of all children ever created in the queue. If our next
-// node gets the very next number, no node was created in between. So what was before our
-// last node is before the new node as well. If the last node was alone and has left, the
-// new node is alone: an uncontended lock is then one request to take and one to release, as
-// cheap as a lock on ZooKeeper can be.
+// The number of a node is the count of all children ever created in the queue. If the
+// session's next node gets the very next number, no client created a node in between. So if
+// the session's last node was alone and has left, the new node is alone.
 //
 // The count starts over if the queue is removed, as the server does with empty containers,
 // and created again. A watch on the queue's own node detects the removal: the event arrives
@@ -32,16 +30,12 @@ type fastpaths struct {
 
 // fastpath is what is known about a queue joined by the session.
 type fastpath struct {
-	run     []driver.Node // the session's last nodes, each joined directly after the one before
-	next    int64         // the number after the last of them
-	streak  int           // how many nodes in a row, up to the last, had the very next number
-	watched *watch        // on the queue, set before the last was created; may be nil
-	checked bool          // the queue was listed during the run, and no semaphore uses it
-	alone   bool          // the last was alone when created
-	left    bool          // the last has been removed since
+	last    driver.Node // of the session's nodes
+	streak  int         // how many nodes in a row, up to the last, had the very next number
+	watched *watch      // on the queue, set before the last was created; may be nil
+	alone   bool        // the last was alone when created, and no semaphore used the queue
+	left    bool        // the last has been removed since
 }
-
-func (f fastpath) last() driver.Node { return f.run[len(f.run)-1] }
 
 // fastpathStreak nodes in a row make a queue worth a watch.
 const fastpathStreak = 16
@@ -50,51 +44,31 @@ const fastpathStreak = 16
 // of orders.
 const maxFastpaths = 1024
 
-// maxRun bounds the remembered nodes of a run. It allows for late callers: maxAnswers /
-// minAnswer creates may be under way at a time.
-const maxRun = 256
-
-// expects reports whether the session's next create probably needs no listing, because the
-// node joins directly after the last one, as w shows, and the last one was alone or the
-// caller knows the queue up to known.
-func (f *fastpaths) expects(dir string, w *watch, known driver.Node) bool {
+// expects reports whether the session's next create probably needs no listing.
+func (f *fastpaths) expects(dir string, w *watch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := f.byDir[dir]
-	return w != nil && last.streak > 0 && last.checked && last.watched == w &&
-		(last.alone && last.left || driver.Place(last.run, known) >= 0)
+	return w != nil && last.watched == w && last.alone && last.left
 }
 
 // created records that a node was created while w watched the queue, or no watch did if w
-// is nil. It is called in the order of the numbers, before any later event is seen. It
-// returns the session's nodes directly before the new one, and reports whether the new one
-// is alone; both only if certainly no semaphore uses the queue.
-func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []driver.Node, alone bool) {
+// is nil, and reports whether the node is certainly alone. created is called in the order of
+// the numbers, before any later event is seen.
+func (f *fastpaths) created(dir string, node driver.Node, w *watch) (alone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	makeRoom(f.byDir, dir, maxFastpaths)
 	last, known := f.byDir[dir]
-	now := fastpath{next: node.Seq + int64(nodeCount(node)), watched: w}
-	if known && node.Seq == last.next {
+	now := fastpath{last: node, watched: w}
+	if known && adjoins(last.last, node) {
 		now.streak = last.streak + 1
-	}
-	if now.streak > 0 && last.watched != nil && last.watched.Fired() == 0 {
-		now.run, now.checked = last.run, last.checked
-		if len(now.run) >= 2*maxRun {
-			now.run = slices.Clone(now.run[maxRun:])
-		}
-		if last.checked {
-			behind = slices.Clip(now.run[max(0, len(now.run)-maxRun):])
-			alone = last.alone && last.left
-			now.alone = alone
-		}
-		if alone {
-			now.run = nil // what was before no longer matters
+		if last.watched != nil && last.watched.Fired() == 0 {
+			now.alone = last.alone && last.left
 		}
 	}
-	now.run = append(now.run, node)
 	f.byDir[dir] = now
-	return behind, alone
+	return now.alone
 }
 
 // listed records what a listing has shown after a node was created: whether the node is
@@ -105,14 +79,13 @@ func (f *fastpaths) listed(dir string, node driver.Node, alone, shared bool) (wo
 	defer f.mu.Unlock()
 	now, known := f.byDir[dir]
 	switch {
-	case !known || driver.Place(now.run, node) < 0:
+	case !known || now.last != node:
 		return false
 	case shared:
 		delete(f.byDir, dir)
 		return false
 	}
-	now.checked = true
-	now.alone = now.alone || alone && node == now.last()
+	now.alone = now.alone || alone
 	f.byDir[dir] = now
 	return now.watched == nil && now.streak >= fastpathStreak
 }
@@ -121,7 +94,7 @@ func (f *fastpaths) listed(dir string, node driver.Node, alone, shared bool) (wo
 func (f *fastpaths) left(dir string, node driver.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now, ok := f.byDir[dir]; ok && now.last() == node {
+	if now, ok := f.byDir[dir]; ok && now.last == node {
 		now.left = true
 		f.byDir[dir] = now
 	}
@@ -135,7 +108,9 @@ func (f *fastpaths) uses(dir string, w *watch) bool {
 }
 
 // Adjoins implements driver.Counter.
-func (s *session) Adjoins(before, after driver.Node) bool {
+func (s *session) Adjoins(before, after driver.Node) bool { return adjoins(before, after) }
+
+func adjoins(before, after driver.Node) bool {
 	return after.Seq == before.Seq+int64(nodeCount(before))
 }
 

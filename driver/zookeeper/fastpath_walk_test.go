@@ -40,9 +40,8 @@ type fastpathWalk struct {
 }
 
 type walkNode struct {
-	node  driver.Node
-	own   bool
-	queue int // the how manieth one it is in
+	node driver.Node
+	own  bool
 }
 
 const walkDir = "/q"
@@ -57,7 +56,7 @@ func (w *fastpathWalk) create(own bool, kind driver.Kind) (n walkNode, wasMissin
 		w.exists, w.next = true, 0
 		w.queues++
 	}
-	n = walkNode{driver.Node{Name: fmt.Sprintf("%d-%d", w.queues, w.next), Kind: kind, Seq: w.next}, own, w.queues}
+	n = walkNode{driver.Node{Name: fmt.Sprintf("%d-%d", w.queues, w.next), Kind: kind, Seq: w.next}, own}
 	w.next++
 	w.children = append(w.children, n)
 	return n, wasMissing
@@ -85,14 +84,12 @@ func (w *fastpathWalk) fire(at *watch, e driver.Event) {
 func (w *fastpathWalk) request(serve func()) { w.requests = append(w.requests, serve) }
 
 // join is beginJoin and endJoin.
-func (w *fastpathWalk) join(known driver.Node) {
+func (w *fastpathWalk) join() {
 	watched := w.watch
-	lists := !w.paths.expects(walkDir, watched, known)
-	w.tell("joins, behind %v, lists %v", known, lists)
+	lists := !w.paths.expects(walkDir, watched)
+	w.tell("joins, lists %v", lists)
 	var self walkNode
 	var before []walkNode // contenders, and directories of a semaphore, when it was created
-	var behind []driver.Node
-	var alone bool
 	w.request(func() {
 		before = slices.Clone(w.children)
 		var wasMissing bool
@@ -102,13 +99,15 @@ func (w *fastpathWalk) join(known driver.Node) {
 		}
 		w.stream = append(w.stream, func() {
 			w.own = append(w.own, self.node)
-			behind, alone = w.paths.created(walkDir, self.node, watched)
-			w.tell("%v was created: behind %v, alone %v", self.node.Name, behind, alone)
-			w.check(self, before, behind, alone)
-			if !lists && len(behind) == 0 {
+			alone := w.paths.created(walkDir, self.node, watched)
+			w.tell("%v was created: alone %v", self.node.Name, alone)
+			if (alone || isFirst(self.node)) && len(before) > 0 && w.err == nil {
+				w.err = fmt.Errorf("%s is not alone", self.node.Name)
+			}
+			if !lists && !alone && !isFirst(self.node) {
 				w.list(self.node)
 			}
-			if isFirst(self.node) {
+			if alone || isFirst(self.node) {
 				w.callers = append(w.callers, func() { w.paths.listed(walkDir, self.node, true, false) })
 			}
 		})
@@ -139,27 +138,6 @@ func (w *fastpathWalk) serveList(self func() driver.Node) {
 	})
 }
 
-// check compares what the number of a node is said to show with the truth.
-func (w *fastpathWalk) check(self walkNode, before []walkNode, behind []driver.Node, alone bool) {
-	fail := func(what string) {
-		if w.err == nil {
-			w.err = fmt.Errorf("%s is not %s", self.node.Name, what)
-		}
-	}
-	if (alone || isFirst(self.node)) && len(before) > 0 {
-		fail("alone")
-	}
-	if len(behind) > 0 && slices.ContainsFunc(before, func(c walkNode) bool { return c.node.Kind == driver.Guard }) {
-		fail("without a semaphore")
-	}
-	seq := self.node.Seq
-	for _, n := range slices.Backward(behind) {
-		if seq--; n.Name != fmt.Sprintf("%d-%d", self.queue, seq) || n.Seq != seq {
-			fail("directly behind " + fmt.Sprint(behind))
-		}
-	}
-}
-
 // step does one thing that may happen next.
 func (w *fastpathWalk) step() {
 	var all []func()
@@ -176,13 +154,7 @@ func (w *fastpathWalk) step() {
 		w.callers = slices.Delete(w.callers, i, i+1)
 		next()
 	})
-	add(len(w.own)+len(w.requests) < 4, func() {
-		known := driver.Node{}
-		if len(w.own) > 0 && w.random.IntN(2) == 0 {
-			known = w.own[len(w.own)-1]
-		}
-		w.join(known)
-	})
+	add(len(w.own)+len(w.requests) < 4, w.join)
 	add(len(w.own) > 0, func() {
 		i := w.random.IntN(len(w.own))
 		n := w.own[i]
@@ -245,7 +217,7 @@ func (w *fastpathWalk) step() {
 // queue is removed and created again.
 func TestNumbersShowNoMoreThanIsTrue(t *testing.T) {
 	t.Parallel()
-	shown := map[string]int{}
+	shown := 0
 	for seed := range uint64(3_000) {
 		w := &fastpathWalk{random: rand.New(rand.NewPCG(seed, 0)), paths: fastpaths{byDir: map[string]fastpath{}}}
 		for range 200 {
@@ -254,12 +226,10 @@ func TestNumbersShowNoMoreThanIsTrue(t *testing.T) {
 		require.NoError(t, w.err, "seed %d, after\n%s", seed, strings.Join(w.told, "\n"))
 		for _, told := range w.told {
 			if strings.Contains(told, "alone true") {
-				shown["alone"]++
-			} else if strings.Contains(told, "behind [") && !strings.Contains(told, "behind []") {
-				shown["behind others"]++
+				shown++
 			}
 		}
 	}
 	t.Log(shown)
-	require.Len(t, shown, 2)
+	require.Positive(t, shown)
 }

@@ -36,7 +36,7 @@ func (s *session) tryJoin(ctx context.Context, queue string, r driver.Request) (
 	if !s.begin() {
 		return driver.Joined{}, s.Err()
 	}
-	a := s.beginJoin(dir, endings, r.Data, r.Known)
+	a := s.beginJoin(dir, endings, r.Data)
 	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
 	if answered && a.complete() {
 		defer s.calls.done()
@@ -87,7 +87,7 @@ func (s *session) join(ctx context.Context, dir string, endings []string, data [
 		if err != nil {
 			return driver.Joined{}, err
 		}
-		a = s.beginJoin(dir, endings, data, driver.Node{})
+		a = s.beginJoin(dir, endings, data)
 	}
 }
 
@@ -100,26 +100,23 @@ type joinAttempt struct {
 
 	directories int // also created: the queue's, and its parents
 
-	// Set when the create was answered: the contender, and what fastpaths.created returned.
-	node   driver.Node // zero without a contender's name
-	behind []driver.Node
-	alone  bool
+	// Set when the create was answered: the contender, and whether it is certainly alone.
+	node  driver.Node // zero without a contender's name
+	alone bool
 }
 
 // beginJoin sends the create and a listing of the queue. Both are sent together and the
 // server answers in order, so that joining costs one round trip. (The listing may be shared
 // with others. A listing with the node is newer than the node; without, the queue is listed
-// again.) If the caller knows the queue up to one of the session's last nodes, and no other
-// client is expected to have joined since, the queue is listed only if the number shows that
-// another client has joined. A queue that is expected not to exist is not listed with the
-// create either.
-func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
+// again.) A queue that is expected to be empty, or not to exist, is listed only if the number
+// of the node shows that another client has joined.
+func (s *session) beginJoin(dir string, endings []string, data []byte) *joinAttempt {
 	a := &joinAttempt{guid: s.newGUID(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
 	a.create.noted = func(q *request) { s.noteCreated(a, dir, q, watched) }
 	requests := []*request{a.create}
-	if !s.fastpaths.expects(dir, watched, known) && !s.directories.expectsNew(dir) {
+	if !s.fastpaths.expects(dir, watched) && !s.directories.expectsNew(dir) {
 		var list *request
 		if a.listing, list = s.beginListing(dir); list != nil {
 			requests = append(requests, list)
@@ -145,14 +142,14 @@ func (s *session) noteCreated(a *joinAttempt, dir string, q *request, watched *w
 	}
 	if node, ok := contenderAt(q.paths); ok {
 		a.node = node
-		a.behind, a.alone = s.fastpaths.created(dir, node, watched)
+		a.alone = s.fastpaths.created(dir, node, watched)
 	}
 }
 
 // needsListing reports whether the queue must be listed to know what is before the node,
 // because the number does not tell.
 func (a *joinAttempt) needsListing(node driver.Node) bool {
-	return a.listing != nil || len(a.behind) == 0 && !isFirst(node)
+	return a.listing != nil || !a.alone && !isFirst(node)
 }
 
 // isFirst reports whether a node is the first child ever of the directory.
@@ -198,15 +195,9 @@ func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 	}
 	s.warnSequence(dir, node)
 	s.directories.noteQueue(dir, isFirst(node))
-	switch {
-	case a.needsListing(node):
-	case isFirst(node):
+	if !a.needsListing(node) {
 		s.noteJoined(dir, node, true, false)
 		return driver.Joined{Node: node, Queue: []driver.Node{node}}, nil
-	case a.alone:
-		return driver.Joined{Node: node, Queue: []driver.Node{node}}, nil
-	default:
-		return driver.Joined{Node: node, Behind: a.behind}, nil
 	}
 	queue, shared, err := s.queueContaining(ctx, dir, node, a.listing)
 	if err != nil {
