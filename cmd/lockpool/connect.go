@@ -4,9 +4,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,12 +22,13 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
 // connection is the flags for reaching the service.
 type connection struct {
-	driver, server  string
+	server          string
 	credentialsFile string
 	sessionTimeout  time.Duration
 	tls             bool
@@ -36,8 +39,7 @@ type connection struct {
 }
 
 func (c *connection) register(flags *pflag.FlagSet) {
-	flags.StringVar(&c.driver, "driver", "zookeeper", "driver of the service: "+strings.Join(driver.Drivers(), ", "))
-	flags.StringVar(&c.server, "server", "", "connect `string`, such as zk1:2181,zk2:2181/locks (default $LOCKPOOL_SERVER)")
+	flags.StringVar(&c.server, "server", "", "connect `string`, such as zk1:2181,zk2:2181/locks or etcd://host1:2379,host2:2379/locks (default $LOCKPOOL_SERVER)")
 	flags.StringVar(&c.credentialsFile, "credentials-file", "", "`file` with user:password (default: the text in $LOCKPOOL_CREDENTIALS)")
 	flags.DurationVar(&c.sessionTimeout, "session-timeout", 0, "time after which a crashed holder's locks come free (default 15s)")
 	flags.BoolVar(&c.tls, "tls", false, "connect with TLS; implied by the other --tls flags")
@@ -47,24 +49,20 @@ func (c *connection) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.serverName, "tls-server-name", "", "`name` in the servers' certificate (default: that in the connect string)")
 }
 
-// open returns a pool for the flags, connected on first use. The pool's warnings go to
-// c.log.
-func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
-	cfg, err := c.config()
-	if err != nil {
-		return nil, &failure{misuse, err}
-	}
-	connector, err := zookeeper.NewConnector(cfg)
-	if err != nil {
-		return nil, &failure{misuse, err}
-	}
-	return lockpool.OpenConnector(connector, append([]lockpool.Option{lockpool.WithLogger(cfg.Logger)}, opts...)...)
-}
-
-// visit is open for commands without locks, reporting errors themselves.
+// visit returns a pool, connected on first use, for commands without locks, which report
+// errors themselves.
 func (c *connection) visit() (*lockpool.Pool, error) {
 	c.log = io.Discard
-	return c.open(lockpool.WithMaxSessions(1))
+	s, err := c.service()
+	if err != nil {
+		return nil, err
+	}
+	return s.open(lockpool.WithMaxSessions(1))
+}
+
+// open returns a pool, connected on first use, with warnings for the service's logger.
+func (s *service) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
+	return lockpool.OpenConnector(s.connector, append([]lockpool.Option{lockpool.WithLogger(s.logger)}, opts...)...)
 }
 
 // complete completes the name of a lock in the shell. Without an answer from the service, there
@@ -84,59 +82,101 @@ func (c *connection) complete(cmd *cobra.Command, args []string, begun string) (
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begun) }), cobra.ShellCompDirectiveNoFileComp
 }
 
-// config returns the configuration of the ZooKeeper driver, the only one there is.
-func (c *connection) config() (cfg zookeeper.Config, err error) {
-	if c.driver != "zookeeper" {
-		return cfg, fmt.Errorf("there is no driver %q; use --driver with one of: %s", c.driver, strings.Join(driver.Drivers(), ", "))
+// service is what a connect string names.
+type service struct {
+	connector driver.Connector
+	timeout   time.Duration // of sessions
+	logger    *slog.Logger
+	examine   func(context.Context) report
+}
+
+// service returns the service of the connect string. Nothing is sent.
+func (c *connection) service() (*service, error) {
+	s, err := c.parse()
+	if err != nil {
+		return nil, &failure{misuse, err}
 	}
+	return s, nil
+}
+
+func (c *connection) parse() (*service, error) {
 	server := c.server
 	switch {
 	case strings.Contains(server, "digest=") || strings.Contains(server, "@"):
-		return cfg, fmt.Errorf("--server contains a password, which other users of this machine can read in the list of processes; write user:password into a file for --credentials-file, or into LOCKPOOL_CREDENTIALS")
+		return nil, errors.New("--server contains a password, which other users of this machine can read in the list of processes; write user:password into a file for --credentials-file, or into LOCKPOOL_CREDENTIALS")
 	case server == "":
 		server = os.Getenv("LOCKPOOL_SERVER")
 	}
 	if server == "" {
-		return cfg, fmt.Errorf("no server is given; set --server or LOCKPOOL_SERVER, for example to zk1:2181,zk2:2181/locks")
+		return nil, errors.New("no server is given; set --server or LOCKPOOL_SERVER, for example to zk1:2181,zk2:2181/locks")
 	}
-	if cfg, err = zookeeper.ParseDSN(server); err != nil {
-		return cfg, err
+	user, password, err := c.credentials()
+	if err != nil {
+		return nil, err
 	}
-	if c.sessionTimeout != 0 {
-		cfg.SessionTimeout = c.sessionTimeout
+	tls, err := c.tlsConfig()
+	if err != nil {
+		return nil, err
 	}
-	if credentials, err := c.credentials(); err != nil {
-		return cfg, err
-	} else if credentials != (zookeeper.Digest{}) {
-		cfg.Digest = credentials
+	s := &service{logger: slog.New(slog.NewTextHandler(cmp.Or[io.Writer](c.log, os.Stderr), &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if scheme, rest, ok := strings.Cut(server, "://"); ok && scheme == "etcd" {
+		err = s.onEtcd(rest, c.sessionTimeout, user, password, tls)
+	} else if ok && scheme != "zookeeper" {
+		err = fmt.Errorf("the connect string begins with %q; there are zookeeper:// (or no scheme) and etcd://", scheme+"://")
+	} else {
+		err = s.onZooKeeper(strings.TrimPrefix(server, "zookeeper://"), c.sessionTimeout, user, password, tls)
+	}
+	return s, err
+}
+
+func (s *service) onZooKeeper(server string, timeout time.Duration, user, password string, tls *tls.Config) error {
+	cfg, err := zookeeper.ParseDSN(server)
+	if err != nil {
+		return err
+	}
+	cfg.SessionTimeout, cfg.TLS, cfg.Logger = cmp.Or(timeout, cfg.SessionTimeout), tls, s.logger
+	if user != "" {
+		cfg.Digest = zookeeper.Digest{User: user, Password: password}
 		cfg.ACL = nil // the user's, unlike the ACL chosen by ParseDSN
 	}
-	cfg.TLS, err = c.tlsConfig()
-	log := c.log
-	if log == nil {
-		log = os.Stderr
+	s.timeout = cfg.SessionTimeout
+	s.examine = func(ctx context.Context) report { return examine(ctx, cfg) }
+	s.connector, err = zookeeper.NewConnector(cfg)
+	return err
+}
+
+func (s *service) onEtcd(server string, timeout time.Duration, user, password string, tls *tls.Config) error {
+	if strings.Contains(server, "@") {
+		return errors.New("the connect string contains a password; write user:password into a file for --credentials-file, or into LOCKPOOL_CREDENTIALS")
 	}
-	cfg.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return cfg, err
+	cfg, err := etcd.ParseDSN(server)
+	if err != nil {
+		return err
+	}
+	cfg.TTL, cfg.TLS, cfg.Username, cfg.Password = cmp.Or(timeout, cfg.TTL), tls, user, password
+	s.timeout = cfg.TTL
+	s.examine = func(ctx context.Context) report { return examineEtcd(ctx, cfg) }
+	s.connector, err = etcd.NewConnector(cfg)
+	return err
 }
 
 // credentials returns the credentials from the file or the environment, if any. Errors do
 // not repeat them.
-func (c *connection) credentials() (d zookeeper.Digest, err error) {
+func (c *connection) credentials() (user, password string, err error) {
 	text, from := []byte(os.Getenv("LOCKPOOL_CREDENTIALS")), "LOCKPOOL_CREDENTIALS"
 	if c.credentialsFile != "" {
 		from = c.credentialsFile
 		if text, err = os.ReadFile(from); err != nil {
-			return d, err
+			return "", "", err
 		}
 	} else if len(text) == 0 {
-		return d, nil
+		return "", "", nil
 	}
-	user, password, ok := bytes.Cut(bytes.TrimRight(text, "\r\n"), []byte(":"))
-	if !ok || len(user) == 0 || len(password) == 0 || bytes.ContainsAny(password, "\r\n") {
-		return d, fmt.Errorf("%s does not contain user:password in one line", from)
+	before, after, ok := bytes.Cut(bytes.TrimRight(text, "\r\n"), []byte(":"))
+	if !ok || len(before) == 0 || len(after) == 0 || bytes.ContainsAny(after, "\r\n") {
+		return "", "", fmt.Errorf("%s does not contain user:password in one line", from)
 	}
-	return zookeeper.Digest{User: string(user), Password: string(password)}, nil
+	return string(before), string(after), nil
 }
 
 func (c *connection) tlsConfig() (*tls.Config, error) {

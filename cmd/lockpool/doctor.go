@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
@@ -33,29 +34,26 @@ func doctorCommand(c *connection) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check the service, and what this client may do there",
 		Long: `Doctor reports the servers, the latency, the session timeouts, the rights on the chroot,
-and the clocks, and what of the advice in docs/operations.md is not followed. To find out
-about the latency, the rights and the clocks it creates a node of its own below the
-chroot, removes it again, and takes a lock of that name. The exit code is 1 if something is wrong, and 0 if there
-is only advice.`,
+and the clocks (on etcd: the members, the latency and the TTL), and what of the advice in
+docs/operations.md is not followed. To find out, doctor creates a node of its own below the
+chroot or prefix, removes the node again, and takes a lock. The exit code is 1 if something
+is wrong, and 0 if there is only advice.`,
 		Example: "  lockpool doctor\n  lockpool doctor --json",
 		Args:    cobra.NoArgs,
 		RunE: classified(func(cmd *cobra.Command, _ []string) error {
-			cfg, err := c.config()
+			s, err := c.service()
 			if err != nil {
-				return &failure{misuse, err}
-			}
-			if _, err := zookeeper.NewConnector(cfg); err != nil { // for further checks
-				return &failure{misuse, err}
+				return err
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			d := examine(ctx, cfg)
+			r := s.examine(ctx)
 			if asJSON {
-				err = printJSON(cmd.OutOrStdout(), d.report)
+				err = printJSON(cmd.OutOrStdout(), r)
 			} else {
-				err = d.print(cmd.OutOrStdout())
+				err = r.print(cmd.OutOrStdout())
 			}
-			if err == nil && slices.ContainsFunc(d.report.Findings, func(f finding) bool { return f.Level == wrong }) {
+			if err == nil && slices.ContainsFunc(r.Findings, func(f finding) bool { return f.Level == wrong }) {
 				return exitStatus(1)
 			}
 			return err
@@ -68,31 +66,36 @@ is only advice.`,
 // patience is how long doctor waits for one answer.
 const patience = 5 * time.Second
 
-// doctor examines a service.
-type doctor struct {
-	cfg    zookeeper.Config
+// examination is what all services have in common.
+type examination struct {
 	server string // the first server to open sessions
 	report report
 }
 
-func (d *doctor) find(level, what, why, do string) {
+func (d *examination) find(level, what, why, do string) {
 	d.report.Findings = append(d.report.Findings, finding{level, what, why, do})
 }
 
-func examine(ctx context.Context, cfg zookeeper.Config) *doctor {
+// doctor examines ZooKeeper.
+type doctor struct {
+	examination
+	cfg zookeeper.Config
+}
+
+func examine(ctx context.Context, cfg zookeeper.Config) report {
 	d := &doctor{cfg: cfg}
 	d.report.Chroot = cmp.Or(cfg.Chroot, "/")
 	d.report.Findings = []finding{}
 	d.servers(ctx)
 	if d.server == "" {
-		return d
+		return d.report
 	}
 	d.timeouts(ctx)
 	d.access(ctx)
 	if cfg.TLS == nil && cfg.Digest != (zookeeper.Digest{}) {
 		d.find(advice, "the password is sent without TLS", "everyone on the way can read it", "use --tls and the servers' secureClientPort")
 	}
-	return d
+	return d.report
 }
 
 // dial connects to a server as the driver does.
@@ -198,18 +201,33 @@ func (d *doctor) servers(ctx context.Context) {
 
 // connect opens a session with a server as locks do, and closes the session.
 func (d *doctor) connect(ctx context.Context, server string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	cfg := d.cfg
-	cfg.Servers, cfg.Logger = []string{server}, slog.New(slog.DiscardHandler)
-	connector, err := zookeeper.NewConnector(cfg)
+	connector, err := d.connector(server)
 	if err != nil {
 		return err
 	}
 	defer connector.Close()
+	return tryConnect(ctx, connector, server)
+}
+
+// connector connects to one server.
+func (d *doctor) connector(server string) (*zookeeper.Connector, error) {
+	cfg := d.cfg
+	cfg.Servers, cfg.Logger = []string{server}, slog.New(slog.DiscardHandler)
+	return zookeeper.NewConnector(cfg)
+}
+
+// tryConnect opens a session as locks do, and closes the session.
+func tryConnect(ctx context.Context, connector driver.Connector, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	session, err := connector.Connect(ctx)
 	if err != nil {
 		text := cmp.Or(errors.Unwrap(err), err).Error() // without the connect string
+		if _, after, ok := strings.Cut(err.Error(), "connecting to "+server+": "); ok { // of etcd
+			text = after
+		}
+		text = strings.TrimPrefix(text, context.DeadlineExceeded.Error()+": etcd: ")
+		text = strings.TrimPrefix(text, driver.ErrPermanent.Error()+": etcd: ")
 		return errors.New(strings.TrimLeft(strings.TrimPrefix(text, server), ": "))
 	}
 	return session.Close(ctx)
@@ -342,17 +360,17 @@ func (d *doctor) access(ctx context.Context) {
 	}
 }
 
-// lock takes a lock.
-func (d *doctor) lock(ctx context.Context, name string) error {
+// tryLock takes a lock.
+func (d *examination) tryLock(ctx context.Context, connector driver.Connector, name string) {
+	if err := d.lock(ctx, connector, name); err != nil {
+		d.find(wrong, "no lock can be taken: "+oneLine(err), "the service does not allow what a lock needs", "do what the error says, or see the server's log")
+	}
+}
+
+func (d *examination) lock(ctx context.Context, connector driver.Connector, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	cfg := d.cfg
-	cfg.Servers, cfg.Logger = []string{d.server}, slog.New(slog.DiscardHandler)
-	connector, err := zookeeper.NewConnector(cfg)
-	if err != nil {
-		return err
-	}
-	pool, err := lockpool.OpenConnector(connector)
+	pool, err := lockpool.OpenConnector(connector, lockpool.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
@@ -409,16 +427,20 @@ func (d *doctor) members(conn *zk.Conn) {
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return
 	}
-	voters = max(1, voters)
-	d.report.Voters = &voters
+	d.voters(max(1, voters), len(d.cfg.Servers))
+}
+
+// voters says what a service with so many voters can bear, of which the connect string lists some.
+func (d *examination) voters(n, listed int) {
+	d.report.Voters = &n
 	switch {
-	case voters < 3:
-		d.find(advice, "the service survives the loss of no server", fmt.Sprintf("it has %s that can vote, and needs a majority", count(voters, "server")), "use three servers, or five")
-	case voters%2 == 0:
-		d.find(advice, fmt.Sprintf("the ensemble has an even number of voters, %d", voters), "it survives the loss of as many as with one voter less", "add a server, or remove one")
+	case n < 3:
+		d.find(advice, "the service survives the loss of no server", fmt.Sprintf("it has %s that can vote, and needs a majority", count(n, "server")), "use three servers, or five")
+	case n%2 == 0:
+		d.find(advice, fmt.Sprintf("the ensemble has an even number of voters, %d", n), "it survives the loss of as many as with one voter less", "add a server, or remove one")
 	}
-	if voters > len(d.cfg.Servers) {
-		d.find(advice, fmt.Sprintf("the connect string lists %d of %d voters", len(d.cfg.Servers), voters), "if those fail, nobody is asked that could answer", "list all (one name may stand for several addresses)")
+	if n > listed {
+		d.find(advice, fmt.Sprintf("the connect string lists %d of %d voters", listed, n), "if those fail, nobody is asked that could answer", "list all (one name may stand for several addresses)")
 	}
 }
 
@@ -492,9 +514,8 @@ func (d *doctor) rights(ctx context.Context, conn *zk.Conn) error {
 	d.needs(r.Read, "READ", "locks cannot be listed", chroot)
 	if r.Create && r.Read {
 		defer conn.Delete(probe, -1) // the lock's directory
-		if err := d.lock(ctx, name); err != nil {
-			d.find(wrong, "no lock can be taken: "+oneLine(err), "the service does not allow what a lock needs", "do what the error says, or see the server's log")
-			return nil
+		if connector, err := d.connector(d.server); err == nil {
+			d.tryLock(ctx, connector, name)
 		}
 	}
 	if !contains && r.Create {
@@ -533,15 +554,21 @@ func (d *doctor) measure(conn *zk.Conn, path string) error {
 			d.report.Clock, d.report.ClockError = &ahead, &uncertain
 		}
 	}
-	slices.Sort(reads)
-	slices.Sort(writes)
-	l := &latencyReport{requests, ms(reads[requests/2]), ms(reads[requests-1]), ms(writes[requests/2]), ms(writes[requests-1])}
-	d.report.Latency = l
-	if s := d.report.Session; s != nil && l.WriteWorst > 0.15*s.Granted {
-		d.find(wrong, fmt.Sprintf("a write took %s", span(l.WriteWorst)), "if every answer takes more than 0.15 of the session timeout, sessions and their locks are lost", "look at the servers' disks and the network, or ask for a longer --session-timeout")
-	}
+	d.latency(reads, writes)
 	if math.Abs(*d.report.Clock) > 1000+*d.report.ClockError {
 		d.find(advice, fmt.Sprintf("the clocks of the service and of this machine differ by %s", span(math.Abs(*d.report.Clock))), "locks do not depend on it, but the times that lockpool ls, show and top print are wrong", "run NTP on all machines")
 	}
 	return nil
+}
+
+// latency reports how long as many reads and writes took.
+func (d *examination) latency(reads, writes []time.Duration) {
+	slices.Sort(reads)
+	slices.Sort(writes)
+	n := len(reads)
+	l := &latencyReport{n, ms(reads[n/2]), ms(reads[n-1]), ms(writes[n/2]), ms(writes[n-1])}
+	d.report.Latency = l
+	if s := d.report.Session; s != nil && l.WriteWorst > 0.15*s.Granted {
+		d.find(wrong, fmt.Sprintf("a write took %s", span(l.WriteWorst)), "if every answer takes more than 0.15 of the session timeout, sessions and their locks are lost", "look at the servers' disks and the network, or ask for a longer --session-timeout")
+	}
 }

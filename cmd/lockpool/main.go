@@ -55,7 +55,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockpool",
 		Short: "Run commands under distributed locks, and see who holds them",
-		Long: `Lockpool runs commands under distributed locks on ZooKeeper, and shows who holds and
+		Long: `Lockpool runs commands under distributed locks on ZooKeeper or etcd, and shows who holds and
 waits for them. Every command connects to the server of --server or LOCKPOOL_SERVER.`,
 		Example: `  export LOCKPOOL_SERVER=zk1:2181,zk2:2181,zk3:2181/locks
   lockpool run cron/backup -- ./backup.sh`,

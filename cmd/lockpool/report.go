@@ -46,8 +46,8 @@ type serverReport struct {
 type sessionReport struct {
 	Asked   float64 `json:"asked_ms"`
 	Granted float64 `json:"granted_ms"`
-	Min     float64 `json:"min_ms"`
-	Max     float64 `json:"max_ms"`
+	Min     float64 `json:"min_ms,omitempty"` // of ZooKeeper
+	Max     float64 `json:"max_ms,omitempty"`
 }
 
 type latencyReport struct {
@@ -85,8 +85,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 func span(ms float64) string { return time.Duration(ms * float64(time.Millisecond)).String() }
 
 // print prints the report for people.
-func (d *doctor) print(w io.Writer) error {
-	r := d.report
+func (r report) print(w io.Writer) error {
 	b := new(strings.Builder)
 	var rows [][]string
 	add := func(what, format string, args ...any) {
@@ -101,7 +100,11 @@ func (d *doctor) print(w io.Writer) error {
 		add("ensemble", "%s that can vote", count(*r.Voters, "server"))
 	}
 	if s := r.Session; s != nil {
-		add("session timeout", "asked for %s, granted %s; the servers allow %s to %s", span(s.Asked), span(s.Granted), span(s.Min), span(s.Max))
+		limits := ""
+		if s.Max > 0 {
+			limits = fmt.Sprintf("; the servers allow %s to %s", span(s.Min), span(s.Max))
+		}
+		add("session timeout", "asked for %s, granted %s%s", span(s.Asked), span(s.Granted), limits)
 	}
 	if l := r.Latency; l != nil {
 		add("latency", "%d reads: median %s, worst %s; %d writes: median %s, worst %s",

@@ -103,18 +103,18 @@ Exit codes other than the command's, each with a flag to change it:
 }
 
 func (r *run) run(cmd *cobra.Command) error {
-	cfg, err := r.connection.config()
+	service, err := r.connection.service()
 	if err != nil {
-		return &failure{misuse, err}
+		return err
 	}
 	// The session leaves a server silent for a quarter of the timeout, and the lease is
 	// then at least 0.4 of the timeout. The grace period takes from the time left for the
 	// next server.
-	margin := max(cfg.SessionTimeout/30, 200*time.Millisecond)
+	margin := max(service.timeout/30, 200*time.Millisecond)
 	if !cmd.Flags().Changed("grace") {
-		r.grace = cfg.SessionTimeout / 15
+		r.grace = service.timeout / 15
 	}
-	if longest := cfg.SessionTimeout * 3 / 10; r.grace < 0 || r.grace > longest {
+	if longest := service.timeout * 3 / 10; r.grace < 0 || r.grace > longest {
 		return misused("--grace must be at most %s, three tenths of the session timeout; raise --session-timeout", longest)
 	}
 	if r.timeout < 0 || r.holdAtLeast < 0 {
@@ -127,7 +127,7 @@ func (r *run) run(cmd *cobra.Command) error {
 
 	ctx, endTracing := startTracing(context.Background())
 	defer endTracing() // when the pool's last span has ended
-	pool, err := r.connection.open(lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1))
+	pool, err := service.open(lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1))
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (r *run) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if r.job, err = newJob(path, r.command, cfg.SessionTimeout, r.grace, margin); err != nil {
+	if r.job, err = newJob(path, r.command, service.timeout, r.grace, margin); err != nil {
 		return err
 	}
 	defer r.job.close()

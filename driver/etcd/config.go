@@ -96,7 +96,8 @@ func ParseDSN(dsn string) (Config, error) {
 			return Config{}, errTTL(0)
 		}
 	}
-	return cfg, cfg.check()
+	err = cfg.check()
+	return cfg, err
 }
 
 func errTTL(d time.Duration) error {

@@ -167,7 +167,7 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 			for _, e := range got.Events {
 				w.last = e.Kv.ModRevision
 				what := driver.Changed
-				if e.Type == mvccpb.Event_DELETE {
+				if e.Type == clientv3.EventTypeDelete {
 					what = driver.Deleted
 				}
 				switch {
