@@ -371,6 +371,7 @@ func (a *acquisition) lock() telemetry.Lock {
 
 func (a *acquisition) begin(ctx context.Context) context.Context {
 	a.call = ctx
+	a.Candidate = a.req.op == opElect
 	ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
 	w := &a.local // before other calls can see it
 	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.pool.spanToLink(ctx)

@@ -103,8 +103,26 @@ func (p *Pool) observe() (unregister func()) {
 		return telemetry.Stats{
 			Sessions: s.OpenSessions, MaxSessions: s.MaxSessions, Handles: s.InUse, MaxHandles: s.MaxHandles,
 			Keeps: p.cfg.keptLocks > 0, Kept: int64(s.Kept), KeptTurns: s.KeptTurns, AskedBack: s.AskedBack,
+			Holds: p.oldestHolds(),
 		}
 	})
+}
+
+// oldestHolds returns when the oldest hold of each lock began.
+func (p *Pool) oldestHolds() telemetry.Oldest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := telemetry.Oldest{}
+	for _, s := range p.sessions {
+		for _, tenancies := range s.tenancies {
+			for _, t := range tenancies {
+				for _, h := range t.holds {
+					all.Add(h.lock(), h.life.began)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // errorType is the attribute error.type of an error.

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/examples/internal/exampletest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -224,26 +226,65 @@ func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 		}
 	}
 
+	var states map[string]string
+	require.Eventually(t, func() bool {
+		states = p.states(t)
+		return states["LockpoolLockLost"] == "firing"
+	}, 30*time.Second, 50*time.Millisecond, "locks are broken in the example")
+	require.Len(t, states, len(alerts(t)))
+	for name, state := range states {
+		require.Contains(t, []string{"inactive", "pending", "firing"}, state, name)
+	}
+	require.Equal(t, "inactive", states["LockpoolLockStuck"], "it is only busy")
+
+	for _, s := range p.query(t, "group by (lockpool_lock_name) (lockpool_lock_held)") {
+		require.Contains(t, []string{"orders", "accounts", "prices", "printers"}, s.Metric["lockpool_lock_name"])
+	}
+	require.Empty(t, p.query(t, `lockpool_lock_reentries_total{lockpool_lock_kind="read"}`), "read locks are not entered again here")
+}
+
+// states returns the state of each alert.
+func (p *scraper) states(t *testing.T) map[string]string {
 	type loaded struct {
 		Groups []struct {
 			Rules []struct{ Name, Health, LastError, State string }
 		}
 	}
 	states := map[string]string{}
-	require.Eventually(t, func() bool {
-		for _, rule := range ask[loaded](t, p, "/api/v1/rules", nil).Groups[0].Rules {
-			require.Equal(t, "ok", rule.Health, rule.LastError)
-			states[rule.Name] = rule.State
+	for _, rule := range ask[loaded](t, p, "/api/v1/rules", nil).Groups[0].Rules {
+		states[rule.Name] = rule.State
+		if rule.Health == "err" {
+			states[rule.Name] = rule.LastError
 		}
-		return states["LockpoolLockLost"] == "firing"
-	}, 30*time.Second, 50*time.Millisecond, "locks are broken in the example")
-	require.Len(t, states, len(alerts(t)))
-	require.NotEqual(t, "firing", states["LockpoolLockStuck"]) // perhaps pending until there is a rate
-
-	for _, s := range p.query(t, "group by (lockpool_lock_name) (lockpool_lock_held)") {
-		require.Contains(t, []string{"orders", "accounts", "prices", "printers"}, s.Metric["lockpool_lock_name"])
 	}
-	require.Empty(t, p.query(t, `lockpool_lock_reentries_total{lockpool_lock_kind="read"}`), "read locks are not entered again here")
+	return states
+}
+
+// A holder that hangs is told within two minutes, though no wait has ended, and other locks
+// with the same metric name are granted.
+func TestHungHolderIsTold(t *testing.T) {
+	t.Parallel()
+	server := zktest.Start(t)
+	p := startPrometheus(t, start(t, "-zookeeper", server.Addr()))
+	pool, err := lockpool.Open("zookeeper", server.Addr())
+	require.NoError(t, err)
+	defer pool.Close()
+	var name string
+	require.Eventually(t, func() bool {
+		names, err := pool.List(t.Context(), "")
+		require.NoError(t, err)
+		i := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, "/prices") })
+		if i >= 0 {
+			name = names[i]
+		}
+		return i >= 0
+	}, 30*time.Second, 50*time.Millisecond, "the example locks")
+	lock, err := pool.Lock(t.Context(), name)
+	require.NoError(t, err)
+	isFiring := func() bool { return p.states(t)["LockpoolLockStuck"] == "firing" }
+	require.Eventually(t, isFiring, 2*time.Minute, 250*time.Millisecond)
+	require.NoError(t, lock.Unlock(t.Context()))
+	require.Eventually(t, func() bool { return !isFiring() }, time.Minute, 250*time.Millisecond)
 }
 
 func TestEveryAlertHasATest(t *testing.T) {

@@ -44,6 +44,12 @@ type Acquisition struct {
 	room      [2]trace.SpanID // for the first of them
 	counted   bool            // counted among the waiters
 
+	// Candidate is set before Begin for a wait that may rightly last for days, and does not
+	// count as the oldest.
+	Candidate bool
+
+	next, previous *Acquisition // in Telemetry.waits
+
 	attrs, waitAttrs attributes // of the spans, if recorded
 }
 
@@ -216,7 +222,9 @@ func (a *Acquisition) beginWait() {
 	if a.t.Profiles {
 		profiles().waiting.Add(a, 1)
 	}
-	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
+	if a.counted = a.t.countWaiter(a.ctx, a.lock, 1); a.counted && !a.Candidate {
+		a.t.waits.add(a)
+	}
 }
 
 // startWait starts the span of the wait, unless started.
@@ -352,6 +360,9 @@ func (a *Acquisition) End(err error) {
 		profiles().waiting.Remove(a)
 	}
 	if a.counted {
+		if !a.Candidate {
+			a.t.waits.remove(a)
+		}
 		a.t.countWaiter(a.ctx, a.lock, -1)
 	}
 	if a.waiting && a.Traced() {

@@ -28,6 +28,7 @@ type meters struct {
 
 	sessions, maxSessions, handles, maxHandles, kept metric.Int64ObservableUpDownCounter
 	keptTurns, askedBack                             metric.Int64ObservableCounter
+	oldestWait, oldestHold                           metric.Float64ObservableGauge
 
 	meter metric.Meter
 
@@ -67,6 +68,10 @@ func (m *meters) make(cfg Config) {
 		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return usable(c, err, metric.Int64ObservableCounter(noop.Int64ObservableCounter{}))
 	}
+	age := func(name, description string) metric.Float64ObservableGauge {
+		g, err := meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+		return usable(g, err, metric.Float64ObservableGauge(noop.Float64ObservableGauge{}))
+	}
 	m.waitTime = seconds("lockpool.lock.wait.duration", "Time from asking for a lock to its grant, or to the error.", waitBounds)
 	m.holdTime = seconds("lockpool.lock.hold.duration", "Time from the grant of a lock until it is let go or lost.", holdBounds)
 	m.slotTime = seconds("lockpool.session.wait_time", "Time spent waiting for a free handle and for a session.", waitBounds)
@@ -77,6 +82,8 @@ func (m *meters) make(cfg Config) {
 	m.depth = usable(depth, err, metric.Int64Histogram(noop.Int64Histogram{}))
 	m.waiters = upDown("lockpool.lock.waiters", "{waiter}", "Calls that wait for a lock.")
 	m.held = upDown("lockpool.lock.held", "{lock}", "Locks that are held.")
+	m.oldestWait = age("lockpool.lock.oldest_wait", "For how long the longest of the calls has waited that wait for a lock now.")
+	m.oldestHold = age("lockpool.lock.oldest_hold", "For how long the longest of the present holds has lasted.")
 	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when those are released.")
 	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
 	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
@@ -109,6 +116,8 @@ type Stats struct {
 
 	Keeps                      bool // whether the pool may keep locks; otherwise there are no metrics of that
 	Kept, KeptTurns, AskedBack int64
+
+	Holds Oldest
 }
 
 // Observe reports the figures as metrics until unregister is called.
@@ -125,8 +134,11 @@ func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
 			o.ObserveInt64(m.keptTurns, s.KeptTurns, option)
 			o.ObserveInt64(m.askedBack, s.AskedBack, option)
 		}
+		now := time.Now()
+		t.waits.oldest().observe(o, m.oldestWait, m, now)
+		s.Holds.observe(o, m.oldestHold, m, now)
 		return nil
-	}, m.sessions, m.maxSessions, m.handles, m.maxHandles, m.kept, m.keptTurns, m.askedBack)
+	}, m.sessions, m.maxSessions, m.handles, m.maxHandles, m.kept, m.keptTurns, m.askedBack, m.oldestWait, m.oldestHold)
 	r = usable(r, err, metric.Registration(noop.Registration{}))
 	return sync.OnceFunc(func() {
 		if err := r.Unregister(); err != nil {

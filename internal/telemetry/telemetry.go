@@ -97,6 +97,7 @@ type Telemetry struct {
 	tried     atomic.Int64         // when a span was started although the one before was not valid
 	meters
 
+	waits      waits
 	shortWaits atomic.Bool // the latest wait in memory alone was shorter than longInMemory
 }
 
