@@ -1,6 +1,6 @@
 package lockpool
 
-// This file finds the call sites of nested locks in the program.
+// This file finds the places in the program where locks are asked for.
 
 import (
 	"runtime"
@@ -43,8 +43,16 @@ func callSite() string {
 	return site
 }
 
+// placeToTell is callSite, unless nodes are not to say it.
+func (p *Pool) placeToTell() string {
+	if p.telemetry.NoLinks {
+		return ""
+	}
+	return callSite()
+}
+
 func (s stack) site() (site string) {
-	const most = 200 // bytes
+	const most = 120 // bytes: the log of the service has them, too
 	frames := runtime.CallersFrames(s[:])
 	for more := true; more; {
 		var f runtime.Frame

@@ -161,7 +161,7 @@ func (p *Pool) localWaiters(name string, before map[string]newestTurn) (in inMem
 		if w.shared {
 			kind = driver.Shared
 		}
-		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
+		owner := nodedata.Parse(p.owner.Data(w.span, true, "", ""))
 		in.waiters = append(in.waiters, Contender{
 			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
 		})

@@ -79,7 +79,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
-	w.base = p.owner.Data(a.local.span, false, w.ask)
+	w.base = p.owner.Data(a.local.span, false, w.ask, w.at)
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
 	h.mu.Lock()
@@ -152,7 +152,7 @@ func (w *nestedWait) encode() []byte {
 			named = slices.Concat(named[:i], named[i+1:])
 		}
 	}
-	data, _ := nodedata.WithHolds(w.base, w.at, named, w.pool.cfg.checkAfter == 0, w.age, most)
+	data, _ := nodedata.WithHolds(w.base, named, w.pool.cfg.checkAfter == 0, w.age, most)
 	return data
 }
 

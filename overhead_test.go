@@ -21,7 +21,7 @@ func instrumentAcquisition(p *Pool, s *session) {
 	p.telemetry.SlotAcquired(context.Background(), time.Now(), nil)
 	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
 	a.begin(context.Background())
-	_ = p.owner.Data(a.local.span, false, "")
+	_ = p.owner.Data(a.local.span, false, "", "")
 	a.onSession(s)
 	a.Queued(self, 0, 1)
 	a.Granted(self, false)

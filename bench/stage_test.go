@@ -103,7 +103,7 @@ func (s *stage) pool(opts ...lockpool.Option) *lockpool.Pool {
 		},
 	})
 	require.NoError(s, err)
-	pool, err := lockpool.OpenConnector(connector, append(opts, lockpool.WithMaxSessions(1), lockpool.WithOwner("scale"))...)
+	pool, err := lockpool.OpenConnector(connector, append(opts, lockpool.WithMaxSessions(1), lockpool.WithOwner("scale"), lockpool.WithTraceLinks(false))...)
 	require.NoError(s, err)
 	s.Cleanup(func() { require.NoError(s, pool.Close()) })
 	return pool

@@ -164,6 +164,9 @@ func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 			fmt.Fprintf(b, "  %s\n", line)
 		}
 	}
+	if s.holders > 0 && s.waiters > 0 {
+		fmt.Fprint(b, "\n", remedies(q.Name))
+	}
 	for _, node := range q.Foreign {
 		fmt.Fprintf(b, "\nnot a contender that lockpool knows: %s\n", quoted(node))
 	}

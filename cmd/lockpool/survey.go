@@ -86,6 +86,18 @@ func who(c lockpool.Contender) string {
 	return c.Owner + ", " + where(c)
 }
 
+// remedies are the commands that end waits for a lock. A name that a shell could misunderstand
+// is left out.
+func remedies(name string) string {
+	if name != printable(name) || strings.Contains(name, "'") || strings.HasPrefix(name, "-") {
+		return ""
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-:@%+=,", r) }) {
+		name = "'" + name + "'"
+	}
+	return fmt.Sprintf("to ask the holders for the lock: lockpool revoke %s\nto take the lock from them: lockpool break %s\n", name, name)
+}
+
 func where(c lockpool.Contender) string {
 	switch {
 	case c.Host == "":

@@ -236,6 +236,8 @@ one, process 101 on web1 holds it for ≤0s (mutex)
    in main.serve (main.go:57)
    holds c, which others wait for:
    └─ five, process 505 on web5 waits for 0s (mutex)
+to ask the holders for the lock: lockpool revoke a
+to take the lock from them: lockpool break a
 
 5 waiters, 1 deadlock
 `[1:], normalized(s.prints("waits")))

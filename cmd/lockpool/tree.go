@@ -65,6 +65,9 @@ func (f *forest) treeOf(q *lockpool.Queue, shown map[string]bool, now time.Time)
 			continue
 		}
 		lines = append(lines, line{fmt.Sprintf("%s holds it for %s (%s)", who(*c), heldFor(now, heldSince(*c)), kindOf(*c)), c})
+		if c.At != "" {
+			lines = append(lines, line{"  asked in " + printable(c.At), nil})
+		}
 		for _, p := range f.parties[position{q.Name, c.Node}] {
 			wait := f.Parties[p].Wait
 			if wait == nil {
@@ -151,6 +154,9 @@ func (f *forest) String(now time.Time) string {
 		fmt.Fprintf(&b, "%s: %s, %s\n", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))
 		for _, l := range f.treeOf(q, shown, now) {
 			fmt.Fprintln(&b, l.text)
+		}
+		if s.holders > 0 {
+			b.WriteString(remedies(q.Name))
 		}
 		b.WriteString("\n")
 	}

@@ -121,6 +121,9 @@ waits for 0s: depot, process 404 on web4 (mutex)
   token    *
   session  *
   node     _c_*-lock-0000000001
+
+to ask the holders for the lock: lockpool revoke stock/7
+to take the lock from them: lockpool break stock/7
 `[1:], normalized(s.prints("show", "stock/7")))
 	require.Contains(t, normalized(s.prints("show", "cron/backup")), "\nholds for ≤0s: cron, process 505 on web5 (mutex, kept)\n")
 	s.fails(118, `queue of "a//b": invalid lock name: it has an empty part (two slashes, or one at either end)`, "show", "a//b")
@@ -198,6 +201,8 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 │  holds stock/7, which others wait for:
 │  └─ depot, process 404 on web4 waits for 0s (mutex)
 └─ shop, process 303 on web3 waits for 0s (mutex)
+to ask the holders for the lock: lockpool revoke orders/42
+to take the lock from them: lockpool break orders/42
 
 3 waiters, 0 deadlocks
 `[1:], normalized(s.prints("waits")))
@@ -205,6 +210,8 @@ billing, process 101 on web1 holds it for ≤0s (mutex)
 stock/7: 1 holder, 1 waiter
 cart, process 202 on web2 holds it for ≤0s (mutex)
 └─ depot, process 404 on web4 waits for 0s (mutex)
+to ask the holders for the lock: lockpool revoke stock/7
+to take the lock from them: lockpool break stock/7
 
 1 waiter, 0 deadlocks
 `[1:], normalized(s.prints("waits", "stock")))
@@ -532,4 +539,14 @@ waits for \d+s: echo, process `+strconv.Itoa(second.Process.Pid)+` on `, s.print
 	require.Equal(t, 117, first.code())
 	require.Zero(t, second.code())
 	require.Equal(t, "second\n", second.stdout.String())
+}
+
+// What a shell would misunderstand is quoted, and what quotes would not help is left out.
+func TestRemedies(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, remedies("orders/42"), "lockpool break orders/42\n")
+	require.Contains(t, remedies("a b;$(rm x)"), "lockpool break 'a b;$(rm x)'\n")
+	for _, name := range []string{"it's", "--yes", "a\nb", "a\x1b[2Jb"} {
+		require.Empty(t, remedies(name))
+	}
 }

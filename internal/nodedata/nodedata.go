@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -37,8 +38,9 @@ type Record struct {
 	Was   string `json:"was,omitempty"`   // of a downgraded lock: the name of the replaced node
 	Run   string `json:"run,omitempty"`   // of the record of a run: different for each
 
+	At string `json:"at,omitempty"` // where in the program the request was made
+
 	// Of a request whose handle holds other locks.
-	At        string `json:"at,omitempty"`        // where in the program the request was made
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
 	Unchecked bool   `json:"unchecked,omitempty"` // the request does not look for deadlocks
 	Age       int64  `json:"age,omitempty"`       // order number of the caller's first request
@@ -71,13 +73,14 @@ func NewOwner(name string) Owner {
 }
 
 // Data returns the data of a node: the record, the requesting span if not nil, whether the
-// process may pass the lock on, and the identifier of the request, if any.
-func (o Owner) Data(span *trace.SpanContext, local bool, ask string) []byte {
+// process may pass the lock on, the identifier of the request, and where in the program the
+// request was made, if known.
+func (o Owner) Data(span *trace.SpanContext, local bool, ask, at string) []byte {
 	record := o.alone
 	if local {
 		record = o.local
 	}
-	if span == nil && ask == "" {
+	if span == nil && ask == "" && at == "" {
 		return record
 	}
 	data := record[: len(record)-1 : len(record)-1]
@@ -86,6 +89,9 @@ func (o Owner) Data(span *trace.SpanContext, local bool, ask string) []byte {
 	}
 	if ask != "" {
 		data = append(append(append(data, `,"ask":"`...), ask...), '"')
+	}
+	if at != "" {
+		data = strconv.AppendQuote(append(data, `,"at":`...), printable(at)) // printable, and so JSON
 	}
 	return append(data, '}')
 }
@@ -107,12 +113,12 @@ func OfRun(data []byte, token int64) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"run":"%s"}`, token, uuid.NewString())
 }
 
-// WithHolds adds to the data of a node where in the program the request was made, and as
-// many of the holds as fit into most bytes. It returns how many fit. unchecked says that
-// the request does not look for deadlocks. age is 0 without an earlier request.
-func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
+// WithHolds adds to the data of a node as many of the holds as fit into most bytes. It
+// returns how many fit. unchecked says that the request does not look for deadlocks. age is
+// 0 without an earlier request.
+func WithHolds(data []byte, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
 	data = data[: len(data)-1 : len(data)-1]
-	b := bytes.NewBuffer(slices.Grow(data, 100+len(at)+100*len(holds)))
+	b := bytes.NewBuffer(slices.Grow(data, 100+100*len(holds)))
 	encoder := json.NewEncoder(b)
 	add := func(before string, v any) {
 		b.WriteString(before)
@@ -120,9 +126,6 @@ func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, 
 			panic(err) // impossible for texts
 		}
 		b.Truncate(b.Len() - 1) // the end of the line
-	}
-	if at != "" {
-		add(`,"at":`, at)
 	}
 	if unchecked {
 		b.WriteString(`,"unchecked":true`)

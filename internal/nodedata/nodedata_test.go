@@ -20,13 +20,13 @@ func TestWithHolds(t *testing.T) {
 	}
 	for n := range holds {
 		for _, most := range []int{MaxNode, MaxLease} {
-			text, fit := WithHolds(owner.Data(nil, false, "an-ask"), "main.f[...] (f.go:1)", holds[:n], n%2 == 0, int64(n), most)
+			text, fit := WithHolds(owner.Data(nil, false, "an-ask", "main.f[...] (\"ü𝒳\\.go\":1)"), holds[:n], n%2 == 0, int64(n), most)
 			data := Downgraded(text, 1<<62, strings.Repeat("n", 200))
 			require.True(t, json.Valid(data), "%s", data)
 			require.LessOrEqual(t, len(data), most)
 			r := Parse(data)
 			require.Equal(t, Record{
-				Origin: Origin{Owner: "shop", Host: r.Host, PID: r.PID}, Ask: "an-ask", Token: 1 << 62, Was: r.Was, At: "main.f[...] (f.go:1)",
+				Origin: Origin{Owner: "shop", Host: r.Host, PID: r.PID}, Ask: "an-ask", Token: 1 << 62, Was: r.Was, At: "main.f[...] (\"ü𝒳\\.go\":1)",
 				Holds: r.Holds, Unchecked: n%2 == 0, Age: int64(n),
 			}, r)
 			require.Len(t, r.Was, 200)

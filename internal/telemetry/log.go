@@ -42,7 +42,11 @@ func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Dura
 	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", waited.Round(time.Millisecond),
 		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
 	if holder.Name != "" {
-		attrs = append(attrs, "holder", holder.String(), "holder_owner", nodedata.Parse(holderData).String())
+		record := nodedata.Parse(holderData)
+		attrs = append(attrs, "holder", holder.String(), "holder_owner", record.String())
+		if record.At != "" {
+			attrs = append(attrs, "holder_at", record.At)
+		}
 	}
 	t.Logger.WarnContext(ctx, "lockpool: long wait for a lock", attrs...)
 }

@@ -97,7 +97,7 @@ func tolerance(operation, column string, count float64) float64 {
 func (c *Cluster) process(t *testing.T, ttl time.Duration) *lockpool.Pool {
 	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
 	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
+	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithTraceLinks(false))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.NoError(t, p.Ping(t.Context()))

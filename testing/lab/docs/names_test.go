@@ -31,7 +31,7 @@ func TestPagesListEveryName(t *testing.T) {
 		{"otel.go", `(?m)^func (With\w+)\(`, []string{"docs/telemetry.md"}},
 		{"internal/telemetry/telemetry.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
 		{"internal/telemetry/metrics.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
-		{"examples/metrics/alerts.yml", `- alert: (\w+)`, []string{"docs/operations.md"}},
+		{"examples/metrics/alerts.yml", `- alert: (\w+)`, []string{"docs/incident.md"}},
 	} {
 		names := regexp.MustCompile(c.name).FindAllStringSubmatch(read(c.file), -1)
 		require.NotEmpty(t, names, c.file)

@@ -59,7 +59,8 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	require.Equal(t, []map[string]any{{
 		"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex",
 		"behind": node, "behind_owner": "billing, " + thisProcess, "holder": node, "holder_owner": "billing, " + thisProcess,
-	}}, log.lines(t, "waited"))
+	}}, log.lines(t, "waited", "holder_at"))
+	require.Contains(t, log.lines(t)[0]["holder_at"], "log_test.go:")
 }
 
 // The warning names the holder; only the first of the waiters waits for the holder
