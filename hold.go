@@ -28,12 +28,14 @@ type hold struct {
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
+	overdue   overdue
 	telemetry telemetry.Hold
 }
 
 func newHold(h *Handle, name string, req *request, t *tenancy, turn int) *hold {
 	held := &hold{handle: h, name: name, kind: req.kind(), limit: req.limit, tenancy: t, turn: turn}
 	held.life.begin(req.revocable)
+	held.noteMaxHold(req.op)
 	return held
 }
 
@@ -560,6 +562,7 @@ func (p *Pool) addHold(h *hold) error {
 	}
 	p.held++
 	t.add(h)
+	h.overdue.start(h)
 	return nil
 }
 
@@ -568,6 +571,7 @@ func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		h.overdue.stop()
 		t := h.tenancy
 		if i := slices.Index(t.holds, h); i >= 0 {
 			t.holds = slices.Delete(t.holds, i, i+1)

@@ -46,16 +46,18 @@ const (
 type Option func(*config) error
 
 type config struct {
-	maxSessions int
-	maxHandles  int
-	localTurns  int
-	keptLocks   int
-	keptUnused  time.Duration
-	maxWaiters  int
-	inTime      bool
-	checkAfter  time.Duration // see WithDeadlockCheck
-	owner       string
-	telemetry   telemetry.Config
+	maxSessions   int
+	maxHandles    int
+	localTurns    int
+	keptLocks     int
+	keptUnused    time.Duration
+	maxWaiters    int
+	inTime        bool
+	maxHold       time.Duration
+	revokeOverdue bool
+	checkAfter    time.Duration // see WithDeadlockCheck
+	owner         string
+	telemetry     telemetry.Config
 }
 
 func newConfig(opts []Option) (config, error) {

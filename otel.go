@@ -92,6 +92,21 @@ func WithLongWait(d time.Duration) Option {
 	}
 }
 
+// WithMaxHold tells when a lock has been held for d: once for each hold, by a warning with
+// the place of the call, the metric lockpool.lock.overdue, and an event of the span of the
+// hold. If revoke is true, the lock is then revoked, as by [Pool.Revoke] with the hold's node:
+// contexts end if the lock was requested with [Revocable]. The holder keeps the lock. Terms of
+// [Pool.Elect] may last for longer. The default is no bound.
+func WithMaxHold(d time.Duration, revoke bool) Option {
+	return func(c *config) error {
+		if d <= 0 {
+			return fmt.Errorf("WithMaxHold(%s): not positive", d)
+		}
+		c.maxHold, c.revokeOverdue = d, revoke
+		return nil
+	}
+}
+
 func newTelemetry(cfg config, c driver.Connector) *telemetry.Telemetry {
 	cfg.telemetry.Driver, cfg.telemetry.Pool, cfg.telemetry.ErrorType = c.DriverName(), cfg.owner, errorType
 	return telemetry.New(cfg.telemetry)

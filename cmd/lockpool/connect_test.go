@@ -42,6 +42,7 @@ func TestErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		{"run --permits 2/1 name -- true", "", "such as 1/3"},
 		{"run --grace 5s name -- true", "", "raise --session-timeout"},
 		{"run --timeout -1s name -- true", "", "negative"},
+		{"run --max-hold -1s name -- true", "", "negative"},
 		{"run name -- true", "LOCKPOOL_SERVER=", "set --server or LOCKPOOL_SERVER"},
 		{"run --server consul://host name -- true", "", "zookeeper:// (or no scheme) and etcd://"},
 		{"run --server etcd:///locks name -- true", "", "is not host or host:port"},

@@ -222,7 +222,7 @@ func tryConnect(ctx context.Context, connector driver.Connector, server string) 
 	defer cancel()
 	session, err := connector.Connect(ctx)
 	if err != nil {
-		text := cmp.Or(errors.Unwrap(err), err).Error() // without the connect string
+		text := cmp.Or(errors.Unwrap(err), err).Error()                                 // without the connect string
 		if _, after, ok := strings.Cut(err.Error(), "connecting to "+server+": "); ok { // of etcd
 			text = after
 		}

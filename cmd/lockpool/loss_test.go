@@ -227,6 +227,21 @@ func TestRevocable(t *testing.T) {
 	require.Zero(t, waiter.code())
 }
 
+func TestMaxHold(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	loop := `trap "echo asked; exit 4" TERM; echo started; while :; do sleep 0.02; done`
+	p := s.start("run", "--max-hold", "50ms", "--revocable", "job", "--", "sh", "-c", loop)
+	require.Equal(t, 4, p.code())
+	require.Contains(t, p.stderr.String(), "a lock is held for too long")
+
+	p = s.start("run", "--max-hold", "50ms", "job", "--", "sh", "-c", loop)
+	s.Until(func() bool { return strings.Contains(p.stderr.String(), "lock=job kind=mutex for=50ms") }, "the warning")
+	p.signal(syscall.SIGTERM) // for the command, which was not asked before
+	require.Equal(t, 4, p.code())
+	require.Equal(t, "started\nasked\n", p.stdout.String())
+}
+
 func TestGraceThatServersDoNotGrant(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)

@@ -35,7 +35,7 @@ const tryTimeout = 10 * time.Second
 
 // run is one lockpool run.
 type run struct {
-	timeout, holdAtLeast, grace time.Duration
+	timeout, holdAtLeast, maxHold, grace time.Duration
 
 	try, shared, revocable, quiet, verbose bool
 
@@ -89,6 +89,7 @@ Exit codes other than the command's, each with a flag to change it:
 	flags.StringVar(&r.permits, "permits", "", "take N of LIMIT permits of a semaphore, as `N/LIMIT`")
 	flags.StringVar(&r.once, "once", "", "run only if no run with this `key`, such as a date, has succeeded before")
 	flags.DurationVar(&r.holdAtLeast, "hold-at-least", 0, "keep the lock at least for this `duration`, even if the command ends earlier")
+	flags.DurationVar(&r.maxHold, "max-hold", 0, "warn when the command has held the lock for this `duration`, and with --revocable send SIGTERM")
 	flags.DurationVar(&r.grace, "grace", 0, "`duration` between SIGTERM and SIGKILL if the lock runs out (default: a fifteenth of the session timeout)")
 	flags.BoolVar(&r.revocable, "revocable", false, "send SIGTERM when someone asks for the lock (lockpool revoke)")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "print nothing if the lock is not acquired or the run is done")
@@ -117,8 +118,8 @@ func (r *run) run(cmd *cobra.Command) error {
 	if longest := service.timeout * 3 / 10; r.grace < 0 || r.grace > longest {
 		return misused("--grace must be at most %s, three tenths of the session timeout; raise --session-timeout", longest)
 	}
-	if r.timeout < 0 || r.holdAtLeast < 0 {
-		return misused("--timeout and --hold-at-least cannot be negative")
+	if r.timeout < 0 || r.holdAtLeast < 0 || r.maxHold < 0 {
+		return misused("--timeout, --hold-at-least and --max-hold cannot be negative")
 	}
 	path, err := exec.LookPath(r.command[0])
 	if err != nil {
@@ -127,7 +128,11 @@ func (r *run) run(cmd *cobra.Command) error {
 
 	ctx, endTracing := startTracing(context.Background())
 	defer endTracing() // when the pool's last span has ended
-	pool, err := service.open(lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1))
+	opts := []lockpool.Option{lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1)}
+	if r.maxHold > 0 {
+		opts = append(opts, lockpool.WithMaxHold(r.maxHold, r.revocable))
+	}
+	pool, err := service.open(opts...)
 	if err != nil {
 		return err
 	}

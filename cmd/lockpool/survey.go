@@ -92,7 +92,9 @@ func remedies(name string) string {
 	if name != printable(name) || strings.Contains(name, "'") || strings.HasPrefix(name, "-") {
 		return ""
 	}
-	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-:@%+=,", r) }) {
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-:@%+=,", r)
+	}) {
 		name = "'" + name + "'"
 	}
 	return fmt.Sprintf("to ask the holders for the lock: lockpool revoke %s\nto take the lock from them: lockpool break %s\n", name, name)

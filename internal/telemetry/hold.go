@@ -51,6 +51,17 @@ func (h *Hold) leaveCounts() {
 	}
 }
 
+// Overdue reports that the hold has lasted for longer than d. at is where the lock was asked for.
+func (h *Hold) Overdue(ctx context.Context, d time.Duration, at string) {
+	if h.t.overdue.Enabled(ctx) {
+		h.t.overdue.Add(ctx, 1, h.t.option(h.t.labelsOf(h.lock)))
+	}
+	if h.span != nil {
+		h.span.AddEvent("lockpool.overdue")
+	}
+	h.t.Logger.WarnContext(ctx, "lockpool: a lock is held for too long", "lock", h.lock.Name, "kind", h.lock.Kind.String(), "for", d, "at", at)
+}
+
 // Failed records an error of the work under the lock, for the span of the hold. It calls
 // no user code.
 func (h *Hold) Failed(err error) { h.failure.Store(&err) }

@@ -24,7 +24,7 @@ type meters struct {
 	depth                         metric.Int64Histogram
 	waiters, held                 metric.Int64UpDownCounter
 	reentries, lost, sessionsLost metric.Int64Counter
-	rescues, deadlocks            metric.Int64Counter
+	rescues, deadlocks, overdue   metric.Int64Counter
 
 	sessions, maxSessions, handles, maxHandles, kept metric.Int64ObservableUpDownCounter
 	keptTurns, askedBack                             metric.Int64ObservableCounter
@@ -88,6 +88,7 @@ func (m *meters) make(cfg Config) {
 	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
 	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
 	m.deadlocks = counter("lockpool.lock.deadlocks", "{deadlock}", "Calls that ended because they were part of a deadlock.")
+	m.overdue = counter("lockpool.lock.overdue", "{lock}", "Holds that lasted for longer than allowed.")
 	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
 	m.sessions = observed("lockpool.session.count", "{session}", "Open sessions with the service.")
 	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service at most.")

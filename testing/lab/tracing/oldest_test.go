@@ -68,3 +68,15 @@ func TestOldestWaitAndHold(t *testing.T) {
 	<-waits[1]
 	require.Empty(t, m.ages())
 }
+
+// A hold that lasts for too long is counted, and an event of its span.
+func TestOverdueHold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered(lockpool.WithMaxHold(time.Millisecond, false), lockpool.WithHoldSpans())
+	l := b.Lock(p, "a")
+	b.Until(func() bool { return m.points()["lockpool.lock.overdue"][mutex] == 1 }, "the hold is counted")
+	b.Unlock(l)
+	b.Until(func() bool { return len(b.named("lockpool.lock.hold")) == 1 }, "the span of the hold")
+	require.Equal(t, "lockpool.overdue", b.named("lockpool.lock.hold")[0].Events()[0].Name)
+}
