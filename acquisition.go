@@ -222,9 +222,9 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 	case nested != nil:
 		a.data = nested.dataNow()
 	case a.data == nil && a.req.permits > 0:
-		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, a.pool.newAsk(), a.pool.placeToTell())
+		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, a.pool.newAsk(), a.placeToTell())
 	case a.data == nil:
-		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, "", a.pool.placeToTell())
+		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, "", a.placeToTell())
 	}
 	a.onSession(s)      // user code: may panic
 	a.local.place = nil // from here on, the claim removes the node

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // ownFunctions begins the names of this package's functions.
@@ -44,11 +45,27 @@ func callSite() string {
 }
 
 // placeToTell is callSite, unless nodes are not to say it.
-func (p *Pool) placeToTell() string {
-	if p.telemetry.NoLinks {
-		return ""
+func (a *acquisition) placeToTell() string {
+	if a.local.at == "" && !a.pool.telemetry.NoLinks {
+		a.pool.local.noteSite(&a.local, callSite())
 	}
-	return callSite()
+	return a.local.at
+}
+
+// isSlow reports whether calls wait for longer than the search for the place of a call takes,
+// many times. The queue is not empty.
+func (q *localQueue) isSlow(w *localWaiter) bool {
+	return w.began.Sub(q.first().began) > 10*time.Millisecond
+}
+
+// noteSite records where the goroutine's call was made, which may have a turn already.
+func (ls *localQueues) noteSite(w *localWaiter, at string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w.at = at
+	if t := w.turns; t != nil && t.last == w.turn {
+		t.at = at
+	}
 }
 
 func (s stack) site() (site string) {

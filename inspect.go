@@ -46,8 +46,14 @@ type Contender struct {
 	// long as the handle waits without a node, and Asked is by this machine's clock.
 	Local bool
 
-	Origin        // as far as the node tells
-	At     string // the place of the request in the program, if the handle held other locks: "main.refund (refund.go:24) from main.serve (main.go:57)"
+	// Callers are the calls of another pool that wait in memory behind the contender, as the
+	// pool has reported: about a second ago, and only calls that have waited for a second.
+	Callers int
+
+	passesOn bool // the process may pass the lock on in memory
+
+	Origin        // as far as the node tells; of a holder with Callers, Trace is that of the present turn
+	At     string // the place of the request in the program, if known: "main.refund (refund.go:24) from main.serve (main.go:57)"
 }
 
 // Origin says where a request comes from, as lockpool writes into each node.
@@ -67,8 +73,12 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
 			before := p.turnsOf(name)
 			found, foreign, err := inspect(ctx, s, name)
+			if err != nil {
+				return err
+			}
 			q = Queue{Foreign: foreign, Contenders: describe(found, p.localWaiters(name, before), p.turnsOf(name))}
-			return err
+			addCrowds(&q, func() crowds { return p.crowdsOf(ctx, s) })
+			return nil
 		})
 	}
 	q.Name = name
@@ -110,7 +120,7 @@ func describe(found []*waitgraph.Contender, in inMemory, held map[string]newestT
 func tell(c *waitgraph.Contender) Contender {
 	return Contender{
 		Lock: c.Lock, Node: c.Name, Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session,
-		Asked: c.Joined, Kept: c.Record.Kept, Origin: Origin(c.Record.Origin), At: c.Record.At,
+		Asked: c.Joined, Kept: c.Record.Kept, Origin: Origin(c.Record.Origin), At: c.Record.At, passesOn: c.Record.Local,
 	}
 }
 

@@ -182,7 +182,7 @@ func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
 		return nil, 0
 	}
-	return q.turns, q.turns.take(nil)
+	return q.turns, q.turns.take(nil, "")
 }
 
 // recall ends keeping, and gives the lock back if it is unused; the present holder is the last.

@@ -34,6 +34,9 @@ type localQueues struct {
 	resting  int                    // locks at rest
 	keeping  keeping
 	paces    paces
+
+	report    func() // called some time after reportSoon; nil for never
+	reporting bool
 }
 
 // A localQueue is where calls wait for one lock in memory, in the order in which they
@@ -59,6 +62,7 @@ type localWaiter struct {
 	revocable bool
 	began     time.Time
 	span      *trace.SpanContext // of the request; nil if waits are not linked to a span
+	at        string             // where the request was made, or empty
 
 	alone     bool // outside of the queue, or replaced as the delegate by another call
 	hasSlot   bool // not waiting for a free handle
@@ -95,8 +99,10 @@ type turns struct {
 	retired *atomic.Bool // the session of the tenancy is not to be used any longer
 
 	last    int                // turn of the newest holder
+	seen    int                // last, at the last report
 	holders int                // present holders, some of them at rest
 	holder  *trace.SpanContext // of the newest holder's request, or nil
+	at      string             // where the newest holder's request was made
 	granted time.Time
 	share   time.Duration // after which the waiters of other processes have the lock; doubled while there are none
 	due     time.Time     // end of the present share
@@ -113,8 +119,8 @@ type turns struct {
 
 // join adds a call to the queue for a lock, and reports false if the call is the delegate.
 // Otherwise the call has a turn already, or waits behind other requests, of which some may
-// have spans.
-func (ls *localQueues) join(name string, w *localWaiter) (waits bool, behind *telemetry.Behind) {
+// have spans. slow says that waits for the lock are long.
+func (ls *localQueues) join(name string, w *localWaiter) (waits, slow bool, behind *telemetry.Behind) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
@@ -128,16 +134,16 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, behind *te
 		d.alone, q.delegate = true, w
 	}
 	if q.delegate == w {
-		return false, nil
+		return false, false, nil
 	}
 	behind = q.behind(w)
-	if w.admission.isUndecided() {
+	if slow = q.waiters.Len() > 0 && q.isSlow(w); w.admission.isUndecided() {
 		q.admit(w)
-		return true, behind
+		return true, slow, behind
 	}
 	q.push(w)
 	q.advance()
-	return true, behind
+	return true, slow, behind
 }
 
 // behind returns what a call is about to wait behind, or nil if the call is not traced.
@@ -193,6 +199,7 @@ func (q *localQueue) push(w *localWaiter) {
 	w.id, w.hasWaited, w.done = q.all.joined, true, make(chan struct{})
 	w.turns, w.turn, w.err = nil, 0, nil
 	w.element = q.waiters.PushBack(w)
+	q.all.reportSoon()
 	for e := w.element.Prev(); e != nil && w.began.Before(e.Value.(*localWaiter).began); e = w.element.Prev() {
 		q.waiters.MoveBefore(w.element, e)
 	}
@@ -239,7 +246,7 @@ func (q *localQueue) advance() {
 		case t == nil || !t.hasOneFor(w):
 			q.delegate, w.wasKept = w, t != nil
 		case t.holders == 0 && !t.isAtRest() || t.shared:
-			w.turns, w.turn = t, t.take(w.span)
+			w.turns, w.turn = t, t.take(w.span, w.at)
 			if t.shared { // readers that follow each other keep the lock from writers
 				t.awaitExpiry()
 			}
@@ -255,7 +262,7 @@ func (q *localQueue) advance() {
 }
 
 // take begins the next turn.
-func (t *turns) take(span *trace.SpanContext) (turn int) {
+func (t *turns) take(span *trace.SpanContext, at string) (turn int) {
 	if t.state == isKept {
 		t.reused++
 		t.all.keeping.taken++
@@ -264,7 +271,7 @@ func (t *turns) take(span *trace.SpanContext) (turn int) {
 	t.looks = 0
 	t.last++
 	t.holders++
-	t.holder = span
+	t.holder, t.at = span, at
 	t.all.passedOn.Add(1)
 	return t.last
 }

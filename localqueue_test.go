@@ -166,7 +166,7 @@ func TestThePlaceOfADelegate(t *testing.T) {
 		q.resign(second)
 		require.Same(t, writer, writer.queue.delegate)
 		handle := &localWaiter{hasSlot: true, began: q.began.Add(1)}
-		waits, _ := q.localQueues.join("a", handle)
+		waits, _, _ := q.localQueues.join("a", handle)
 		require.True(t, waits, "a delegate that has waited is not replaced")
 		q.resign(writer)
 		require.Same(t, handle, handle.queue.delegate)
@@ -176,7 +176,7 @@ func TestThePlaceOfADelegate(t *testing.T) {
 func TestADelegateWithoutAHandleIsReplaced(t *testing.T) {
 	playQueue(t, func(q *queueTest) {
 		first, other := q.writer(), &localWaiter{hasSlot: true}
-		waits, _ := q.localQueues.join("a", other)
+		waits, _, _ := q.localQueues.join("a", other)
 		require.False(t, waits)
 		require.True(t, first.alone)
 		require.Same(t, other, other.queue.delegate)

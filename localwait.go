@@ -79,9 +79,12 @@ func (a *acquisition) awaitLocally(ctx context.Context, w *localWaiter) error {
 // joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
 // which may have a turn already.
 func (a *acquisition) joinLocally() *localWaiter {
-	waits, behind := a.pool.local.join(a.name, &a.local)
+	waits, slow, behind := a.pool.local.join(a.name, &a.local)
 	if !waits {
 		return nil
+	}
+	if slow {
+		a.placeToTell()
 	}
 	a.WaitsBehind(behind)
 	return &a.local
@@ -163,7 +166,7 @@ func (p *Pool) localWaiters(name string, before map[string]newestTurn) (in inMem
 		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, "", ""))
 		in.waiters = append(in.waiters, Contender{
-			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
+			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin), At: w.at,
 		})
 	}
 	if delegate != nil {

@@ -45,6 +45,7 @@ type Pool struct {
 	ages      ages                // of requests ended by a deadlock (victim.go)
 	local     localQueues         // of calls that wait in memory (localqueue.go)
 	nested    nestedWaits         // of handles with other locks (nested.go)
+	report    report              // of the calls that wait in memory (crowd.go)
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -106,6 +107,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: %w", err)
 	}
+	p.local.report = p.reportCrowds
 	p.unobserve = p.observe()
 	return p, nil
 }

@@ -70,10 +70,11 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 			}
 			names = slices.DeleteFunc(names, func(name string) bool { return p.checkName(name) != nil })
 			locks, err := p.readLocks(ctx, s, names)
-			if err == nil {
-				g = p.waitGraph(locks)
+			if err != nil {
+				return err
 			}
-			return err
+			g = p.waitGraph(locks, sync.OnceValue(func() crowds { return p.crowdsOf(ctx, s) }))
+			return nil
 		})
 	}
 	if err != nil {
@@ -136,7 +137,7 @@ func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRea
 }
 
 // waitGraph finds the parties among the contenders of locks.
-func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
+func (p *Pool) waitGraph(locks []lockRead, reports func() crowds) WaitGraph {
 	var queues []waitgraph.Queue
 	for _, l := range locks {
 		queues = append(queues, l.queues...)
@@ -150,6 +151,7 @@ func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
 	byNode := map[*waitgraph.Contender]*shown{}
 	for _, l := range locks {
 		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], l.local, p.turnsOf(l.name))}
+		addCrowds(&q, reports)
 		switch {
 		case l.queues == nil:
 			g.Unread = append(g.Unread, l.name)

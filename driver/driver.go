@@ -158,6 +158,9 @@ const RunPrefix = "run:"
 // Waits/NAME. No lock's name begins with this part.
 const Waits = ".waits"
 
+// Reports is the queue with the reports of pools, below Waits, where no lock's name leads.
+const Reports = Waits + "/" + Waits
+
 // Driver opens connectors from connect strings.
 type Driver interface {
 	// OpenConnector parses dsn, and never dials. Errors name the wrong part of dsn, and

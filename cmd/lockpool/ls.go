@@ -135,6 +135,7 @@ type contenderJSON struct {
 	PID     int       `json:"pid,omitempty"`
 	Trace   string    `json:"traceparent,omitempty"`
 	At      string    `json:"at,omitempty"`
+	Callers int       `json:"callers,omitempty"`
 	Token   int64     `json:"token,omitempty"`
 	Session string    `json:"session"`
 	Node    string    `json:"node"`
@@ -146,7 +147,7 @@ func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 		out := queueJSON{Name: q.Name, Contenders: []contenderJSON{}, Foreign: append([]string{}, q.Foreign...)}
 		for _, c := range q.Contenders {
 			out.Contenders = append(out.Contenders, contenderJSON{
-				c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Token, c.Session, c.Node,
+				c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Callers, c.Token, c.Session, c.Node,
 			})
 		}
 		return printJSON(w, out)

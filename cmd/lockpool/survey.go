@@ -40,6 +40,7 @@ type summary struct {
 }
 
 func summarize(q lockpool.Queue) (s summary) {
+	callers := 0
 	for i, c := range q.Contenders {
 		if i == 0 {
 			s.kind = c.Kind
@@ -54,7 +55,9 @@ func summarize(q lockpool.Queue) (s summary) {
 		if c.Holds && c.Kept {
 			s.kept++
 		}
+		callers += c.Callers
 	}
+	s.waiters += callers
 	return s
 }
 
@@ -110,14 +113,16 @@ func where(c lockpool.Contender) string {
 	return fmt.Sprintf("process %d on %s", c.PID, c.Host)
 }
 
-// kindOf returns the kind of a contender, how many permits it has or wants, and whether its
-// pool keeps the lock.
+// kindOf returns the kind of a contender, how many permits the contender has or wants, whether
+// its pool keeps the lock, and how many calls wait behind in memory.
 func kindOf(c lockpool.Contender) string {
 	switch {
 	case c.Permits > 0:
 		return fmt.Sprintf("%s, %d permits", c.Kind, c.Permits)
 	case c.Kept:
 		return c.Kind + ", kept"
+	case c.Callers > 0:
+		return fmt.Sprintf("%s, with %s behind in memory", c.Kind, count(c.Callers, "caller"))
 	}
 	return c.Kind
 }

@@ -550,3 +550,18 @@ func TestRemedies(t *testing.T) {
 		require.Empty(t, remedies(name))
 	}
 }
+
+// Callers that wait in the memory of another process count as waiters.
+func TestCallersInMemoryAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.holder("job")
+	pool := s.Pool(lockpool.WithLocalTurns(1000))
+	for range 5 {
+		go func() { _, _ = pool.Lock(s.Ctx, "job") }() // ends with the pool
+	}
+	s.Until(func() bool { return strings.Contains(s.prints("show", "job"), "job: 1 holder, 5 waiters\n") }, "five waiters")
+	require.Contains(t, s.prints("show", "job"), "(mutex, with 4 callers behind in memory)\n")
+	require.Regexp(t, `job +mutex +1 +5 `, s.prints("ls"))
+	require.Contains(t, s.prints("show", "--json", "job"), `"callers": 4`)
+}

@@ -85,7 +85,7 @@ func (o Owner) Data(span *trace.SpanContext, local bool, ask, at string) []byte 
 	}
 	data := record[: len(record)-1 : len(record)-1]
 	if span != nil {
-		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
+		data = fmt.Appendf(data, `,"traceparent":"%s"`, Traceparent(span))
 	}
 	if ask != "" {
 		data = append(append(append(data, `,"ask":"`...), ask...), '"')

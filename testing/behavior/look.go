@@ -19,6 +19,7 @@ var lookTests = []test{
 	{"Queue", queueTells, nil},
 	{"QueueOfPermits", queueOfPermits, limiter},
 	{"QueueShowsLocalWaiters", queueShowsLocalWaiters, nil},
+	{"QueueTellsCallersOfOthers", queueTellsCallersOfOthers, nil},
 	{"List", listFindsLocks, nil},
 	{"TakesNoHandle", lookingTakesNoHandle, []string{"Breaker", "Revoker"}},
 	{"Waits", waitsTell, nil},
@@ -152,6 +153,45 @@ func listFindsLocks(b *bench) {
 }
 
 // A pool whose handles all wait can break the awaited lock.
+// Other processes see how many calls wait in memory behind a node, and whose turn lasts.
+func queueTellsCallersOfOthers(b *bench) {
+	holder, crowd, a := b.pool(), b.pool(), b.name("a")
+	first := b.lock(holder, a)
+	waits := []*call[*lockpool.Lock]{b.enqueue(crowd, a, 2)}
+	for n := 2; n <= 4; n++ {
+		waits = append(waits, b.startLock(crowd, a))
+		b.waiting(crowd, n)
+	}
+	waiters := func(contenders []lockpool.Contender) (n int) {
+		for _, c := range contenders {
+			if n += c.Callers; !c.Holds {
+				n++
+			}
+		}
+		return n
+	}
+	tells := func(n int) {
+		b.until(func() bool {
+			g, err := b.looker.Waits(b.ctx, a)
+			require.NoError(b, err)
+			return len(g.Queues) == 1 && waiters(g.Queues[0].Contenders) == n && waiters(b.contenders(a)) == n
+		}, "%d waiters", n)
+	}
+	tells(4)
+	b.unlock(first)
+	first = waits[0].granted()
+	tells(3)
+	b.unlock(first)
+	second := waits[1].granted()
+	tells(2)
+	require.Contains(b, b.contenders(a)[0].At, "bench.go:", "of the second turn")
+	b.unlock(second)
+	b.unlock(waits[2].granted())
+	last := waits[3].granted()
+	tells(0)
+	b.unlock(last)
+}
+
 func lookingTakesNoHandle(b *bench) {
 	p, a := b.pool(atService, lockpool.WithMaxHandles(2)), b.name("a")
 	stuck := b.lock(b.pool(), a)

@@ -1,0 +1,177 @@
+package lockpool
+
+// This file has the report of a pool: how many calls wait in memory behind each node, and who
+// has the present turn. Other processes see one node for all calls of a pool.
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+)
+
+// reportEvery is how often a pool reports at most, and how long a call waits before being
+// reported. So only a lock with long waits costs a request.
+const reportEvery = time.Second
+
+// crowds are what the pool reports. report is called once in reportEvery as long as calls wait.
+func (ls *localQueues) crowds(now time.Time) (found []nodedata.Crowd) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, q := range ls.byName {
+		wait := q.waiters.Len() > 0 && now.Sub(q.first().began) >= reportEvery
+		c := nodedata.Crowd{Lock: q.name}
+		if wait {
+			c.Callers = q.waiters.Len()
+		}
+		if t := q.turns; t != nil && (wait && q.delegate == nil || t.hasLasted()) {
+			held := nodedata.Crowd{Lock: q.name, Node: t.tenancy.nodeNow().Name, At: t.at, Trace: nodedata.Traceparent(t.holder)}
+			if q.delegate == nil {
+				held.Callers = c.Callers
+			}
+			found = append(found, held)
+		}
+		if q.delegate != nil && wait {
+			c.Node = q.delegate.progress.now().node
+			found = append(found, c)
+		}
+	}
+	slices.SortFunc(found, func(a, b nodedata.Crowd) int {
+		return cmp.Or(cmp.Compare(b.Callers, a.Callers), cmp.Compare(a.Lock, b.Lock))
+	})
+	return found
+}
+
+// hasLasted reports whether the present turn was passed on in memory, and is the one of the last
+// call.
+func (t *turns) hasLasted() bool {
+	before := t.seen
+	t.seen = t.last
+	return t.last > 0 && t.last == before && t.holders > 0 && !t.isAtRest()
+}
+
+// reportSoon lets the pool report, unless it is about to. The caller holds mu.
+func (ls *localQueues) reportSoon() {
+	if !ls.reporting && ls.report != nil {
+		ls.reporting = true
+		time.AfterFunc(reportEvery, ls.report)
+	}
+}
+
+// reported is called after a report. again says that the pool must report once more.
+func (ls *localQueues) reported(again bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.reporting = false
+	for _, q := range ls.byName {
+		again = again || q.waiters.Len() > 0 || q.turns != nil && q.turns.last > 0 && q.turns.holders > 0 && !q.turns.isAtRest()
+	}
+	if again {
+		ls.reportSoon()
+	}
+}
+
+// report is the node of the pool's report, in the queue driver.Reports. It is used by one
+// goroutine at a time.
+type report struct {
+	session *session
+	node    driver.Node // zero if there is none
+	data    string
+	refused bool // by the service: the pool does not try again
+}
+
+// reportCrowds reports, and is called by a timer.
+func (p *Pool) reportCrowds() {
+	const patience = 5 * time.Second
+	if !p.begin() {
+		return
+	}
+	defer p.work.Done()
+	r, now := &p.report, time.Now()
+	ctx, cancel := bound(context.Background(), p.alive)
+	defer cancel(nil)
+	ctx, end := context.WithTimeout(ctx, patience)
+	defer end()
+	if !r.refused {
+		r.publish(ctx, p, p.owner.Report(p.local.crowds(now)))
+	}
+	p.local.reported(!r.refused && r.node.Name != "")
+}
+
+// publish makes the node have the data. Empty data removes the node.
+func (r *report) publish(ctx context.Context, p *Pool, data []byte) {
+	var err error
+	switch {
+	case r.session != nil && r.session.isOver():
+		r.session, r.node = nil, driver.Node{} // gone with the session
+		fallthrough
+	case r.node == (driver.Node{}) && len(data) > 0:
+		err = r.join(ctx, p, data)
+	case len(data) == 0 && r.node != (driver.Node{}):
+		err = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
+		r.session, r.node = nil, driver.Node{}
+	case string(data) != r.data:
+		if err = r.session.Rewrite(ctx, driver.Reports, r.node, data); err == driver.ErrRemoved {
+			r.session, r.node, err = nil, driver.Node{}, nil
+		}
+	}
+	r.data = string(data)
+	r.refused = isFinal(err)
+}
+
+func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	return p.withSessionUntil(p.alive, ctx, nil, nil, func(ctx context.Context, s *session) error {
+		joined, err := s.Join(ctx, driver.Reports, driver.Request{Kind: driver.Exclusive, Data: data})
+		if err == nil {
+			r.session, r.node = s, joined.Node
+		}
+		return err
+	})
+}
+
+// crowds are what pools report, by lock and node.
+type crowds map[[2]string]nodedata.Crowd
+
+// addCrowds adds to the contenders what their pools report. The reports are read only if a
+// contender may have any.
+func addCrowds(q *Queue, read func() crowds) {
+	var reported crowds
+	for i := range q.Contenders {
+		c := &q.Contenders[i]
+		if !c.passesOn || i+1 < len(q.Contenders) && q.Contenders[i+1].Local { // of this pool
+			continue
+		}
+		if reported == nil {
+			reported = read()
+		}
+		crowd, ok := reported[[2]string{c.Lock, c.Node}]
+		if c.Callers = crowd.Callers; ok && c.Holds {
+			c.Trace, c.At = cmp.Or(crowd.Trace, c.Trace), crowd.At
+		}
+	}
+}
+
+// crowdsOf reads what pools report. What cannot be read is not known.
+func (p *Pool) crowdsOf(ctx context.Context, s *session) crowds {
+	inspector, err := driver.Offer[driver.Inspector](s.Session)
+	if err != nil {
+		return nil
+	}
+	reports, _, err := inspector.Inspect(ctx, driver.Reports, nil)
+	if err != nil {
+		return nil
+	}
+	found := crowds{}
+	for _, r := range reports {
+		for _, c := range nodedata.ParseReport(r.Data) {
+			found[[2]string{c.Lock, c.Node}] = c
+		}
+	}
+	return found
+}

@@ -1,0 +1,69 @@
+package nodedata
+
+// This file encodes the report of a pool.
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Crowd is the calls of a process that wait in memory behind a node of the process.
+type Crowd struct {
+	Lock    string `json:"lock"`
+	Node    string `json:"node"`
+	Callers int    `json:"callers"`
+
+	// Of the present turn, if the node holds the lock.
+	At    string `json:"at,omitempty"`
+	Trace string `json:"traceparent,omitempty"`
+}
+
+type report struct {
+	Origin
+	Crowds []Crowd `json:"crowds"`
+}
+
+// Report is the data of the node of a report: the owner, and as many of the crowds as fit, or
+// nothing without a crowd.
+func (o Owner) Report(crowds []Crowd) []byte {
+	if len(crowds) == 0 {
+		return nil
+	}
+	r := report{Crowds: crowds[:min(len(crowds), 100)]}
+	if err := json.Unmarshal(o.alone, &r.Origin); err != nil {
+		panic(err) // impossible for what NewOwner has written
+	}
+	for {
+		data, err := json.Marshal(r)
+		if err != nil {
+			panic(err) // impossible for texts and numbers
+		}
+		if len(data) <= MaxNode {
+			return data
+		}
+		r.Crowds = r.Crowds[:len(r.Crowds)*2/3]
+	}
+}
+
+// ParseReport reads the crowds in the data of a node. Nothing is trusted.
+func ParseReport(data []byte) []Crowd {
+	var r report
+	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil {
+		return nil
+	}
+	for i := range r.Crowds {
+		c := &r.Crowds[i]
+		c.Callers, c.At, c.Trace = max(0, c.Callers), printable(c.At), printable(c.Trace)
+	}
+	return r.Crowds
+}
+
+// Traceparent returns a span in W3C's format, or nothing.
+func Traceparent(span *trace.SpanContext) string {
+	if span == nil {
+		return ""
+	}
+	return fmt.Sprintf("00-%s-%s-%s", span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
+}
