@@ -172,7 +172,6 @@ func (h *history) apply(t txnlog.Txn) (more bool) {
 		}
 		clear(h.nodes)
 		clear(h.sessions)
-		t.Time = h.last.Time
 	} else {
 		h.last = t.Header
 	}
@@ -231,11 +230,12 @@ func insert[K, L comparable, V any](m map[K]map[L]V, k K, l L, v V) {
 func (h *history) queue(lock string) []*waitgraph.Contender {
 	var queues []waitgraph.Queue
 	for _, name := range []string{lock, lock + "/" + driver.Guards, lock + "/" + driver.Leases} {
-		q, nodes := waitgraph.Queue{Lock: lock, Name: name}, h.nodes[name]
+		nodes := h.nodes[name]
 		contenders := znode.Contenders(slices.Collect(maps.Keys(nodes)))
 		if n := nodes[""]; n != nil {
 			contenders = append(contenders, znode.PlainNode(n.raw, &n.stat))
 		}
+		q := waitgraph.Queue{Lock: lock, Name: name, Contenders: make([]waitgraph.Contender, 0, len(contenders))}
 		for _, node := range contenders {
 			n := cmp.Or(nodes[node.Name], nodes[""])
 			q.Contenders = append(q.Contenders, waitgraph.Contender{Contender: znode.NewContender(node, n.raw, &n.stat), Record: n.record})
@@ -271,12 +271,15 @@ func find(present map[place]*interval, c *waitgraph.Contender) (place, *interval
 	if c.Record.Was != "" && present[at] == nil {
 		at.name = c.Record.Was
 	}
+	if present[at] != nil || c.Queue != c.Lock+"/"+driver.Leases {
+		return at, present[at]
+	}
 	for guard, i := range present {
-		if present[at] == nil && guard.queue == c.Lock+"/"+driver.Guards && c.Queue != guard.queue && i.Session == c.Session && i.ask == c.Record.Ask {
-			at = guard
+		if guard.queue == c.Lock+"/"+driver.Guards && i.Session == c.Session && i.ask == c.Record.Ask {
+			return guard, i
 		}
 	}
-	return at, present[at]
+	return at, nil
 }
 
 // begin begins an interval, perhaps after another one of the same contender.
@@ -289,15 +292,13 @@ func (h *history) begin(t txnlog.Txn, c *waitgraph.Contender, before *interval) 
 	if !c.Record.IsOurs() {                                                  // Curator writes the address
 		told.Host = c.Record.String()
 	}
-	i := &interval{Lock: c.Lock, contenderJSON: contenderOf(told), who: who(told), before: before, begun: h.last.Zxid}
+	i := &interval{Lock: c.Lock, contenderJSON: contenderOf(told), who: who(told), before: before, begun: h.last.Zxid, From: timeOrNull(t.Time)}
 	if before != nil {
 		i.Asked = before.Asked
 		h.end(before, t, map[bool]string{true: downgraded, false: granted}[before.Holds])
 	}
 	if c.Waits {
 		i.From = &i.Asked
-	} else if t.Zxid != 0 {
-		i.From = timeOrNull(t.Time)
 	}
 	return i
 }
@@ -319,7 +320,7 @@ func (h *history) end(i *interval, t txnlog.Txn, how string) {
 	default:
 		how = "gave up"
 	}
-	i.To, i.End, i.ended = timeOrNull(t.Time), how, h.last.Zxid
+	i.To, i.End, i.ended = timeOrNull(h.last.Time), how, h.last.Zxid
 }
 
 // length returns how long an interval was, or at least was.

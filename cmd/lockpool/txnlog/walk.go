@@ -136,8 +136,7 @@ func (w *walk) txn(t Txn) (more bool) {
 		w.lost, w.last = 0, t.Zxid-1
 		w.load(w.Snapshots[i-1])
 	}
-	w.last = t.Zxid
-	w.ended = w.err != nil || !w.apply(t)
+	w.last, w.ended = t.Zxid, w.err != nil || !w.apply(t)
 	return !w.ended
 }
 
