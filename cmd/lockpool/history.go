@@ -359,7 +359,7 @@ func (h *history) changeLines() string {
 		case at.Before(h.From):
 			at, more = &h.From, ", since "+c.From.Local().Format(clock)
 		case c.before != nil:
-			more = ", after " + h.length(c.before).String()
+			more = fmt.Sprintf(", %s for %s", map[bool]string{true: "held", false: "waited"}[c.before.Holds], h.length(c.before))
 		}
 		insert(counts, c.Lock, c.Holds, counts[c.Lock][c.Holds]+n)
 		if what != granted && what != downgraded {

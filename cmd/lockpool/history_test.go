@@ -103,15 +103,15 @@ func (c *compared) take(t txnlog.Txn) bool {
 	return more
 }
 
-// watch records moments for a while.
-func (s *shell) watch(d time.Duration) (moments []moment) {
+// watch records moments.
+func (s *shell) watch(n int) (moments []moment) {
 	pool := s.Pool()
 	mark := func() int64 {
 		stat, err := s.Admin.Set(s.Chroot+"/marker", nil, -1)
 		require.NoError(s, err)
 		return stat.Mzxid
 	}
-	for until := time.Now().Add(d); time.Now().Before(until); {
+	for range n {
 		m := moment{after: mark(), queues: map[string][]lockpool.Contender{}}
 		for _, name := range names {
 			q, err := pool.Queue(s.Ctx, name)
@@ -150,9 +150,9 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 				require.NoError(t, err)
 			}
 			stop := s.work()
-			moments := s.watch(3 * time.Second)
+			moments := s.watch(150)
 			middle := time.Now()
-			moments = append(moments, s.watch(3*time.Second)...)
+			moments = append(moments, s.watch(150)...)
 			stop()
 			files, err := txnlog.Find(dir, "")
 			require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestHistoryTellsHowHoldsEnd(t *testing.T) {
 	t.Parallel()
 	s, dir := startLogged(t, 100000)
 	proxy := s.Proxy()
-	mortal, _, err := zk.Connect([]string{proxy.Addr()}, time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
+	mortal, _, err := zk.Connect([]string{proxy.Addr()}, 5*time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
 	require.NoError(t, err)
 	defer mortal.Close()
 	s.Addr = s.Server.Addr()
@@ -310,12 +310,12 @@ TIME     1     2  waits            orders/42: shop, process 303 on web3 (mutex)
 TIME     1     3  waits            orders/42: depot, process 404 on web4 (mutex)
 TIME     1     4  waits            orders/42: cron, process 505 on web5 (mutex)
 TIME     0     4  released         orders/42: billing, process 101 on web1 (mutex), held for LONG
-TIME     1     3  holds            orders/42: cart, process 202 on web2 (mutex), after LONG
+TIME     1     3  holds            orders/42: cart, process 202 on web2 (mutex), waited for LONG
 TIME     1     2  gave up          orders/42: cron, process 505 on web5 (mutex), waited for LONG
 TIME     0     2  removed          orders/42: cart, process 202 on web2 (mutex), held for LONG, by session 0x*
-TIME     1     1  holds            orders/42: shop, process 303 on web3 (mutex), after LONG
+TIME     1     1  holds            orders/42: shop, process 303 on web3 (mutex), waited for LONG
 TIME     0     1  session expired  orders/42: shop, process 303 on web3 (mutex), held for LONG
-TIME     1     0  holds            orders/42: depot, process 404 on web4 (mutex), after LONG
+TIME     1     0  holds            orders/42: depot, process 404 on web4 (mutex), waited for LONG
 TIME     0     0  session closed   orders/42: depot, process 404 on web4 (mutex), held for LONG
 `[1:], changes(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "orders")))
 
