@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/internal/telemetry"
 	"github.com/lockpool/lockpool/recipe"
 )
 
 const (
-	turnBits = 10 // of a token
+	turnBits = nodedata.TurnBits
 	maxTurns = 1<<turnBits - 1
 )
 

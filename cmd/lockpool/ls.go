@@ -141,14 +141,16 @@ type contenderJSON struct {
 	Node    string    `json:"node"`
 }
 
+func contenderOf(c lockpool.Contender) contenderJSON {
+	return contenderJSON{c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Callers, c.Token, c.Session, c.Node}
+}
+
 // show prints the holders and waiters of a lock.
 func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 	if asJSON {
 		out := queueJSON{Name: q.Name, Contenders: []contenderJSON{}, Foreign: append([]string{}, q.Foreign...)}
 		for _, c := range q.Contenders {
-			out.Contenders = append(out.Contenders, contenderJSON{
-				c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Callers, c.Token, c.Session, c.Node,
-			})
+			out.Contenders = append(out.Contenders, contenderOf(c))
 		}
 		return printJSON(w, out)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 func init() { driver.Register("zookeeper", zookeeperDriver{}) }
@@ -98,8 +99,8 @@ func (c *Connector) DriverName() string { return "zookeeper" }
 
 // IsContender implements driver.Connector.
 func (c *Connector) IsContender(node string) bool {
-	plain := strings.HasPrefix(node, foreignPlainPrefix) || strings.HasPrefix(node, guidPrefix) && len(node) == len(guidPrefix)+guidLength
-	return (isContender(node) || plain) && !strings.Contains(node, "/")
+	plain := strings.HasPrefix(node, znode.ForeignPlainPrefix) || strings.HasPrefix(node, znode.GUIDPrefix) && len(node) == len(znode.GUIDPrefix)+znode.GUIDLength
+	return (znode.IsContender(node) || plain) && !strings.Contains(node, "/")
 }
 
 // Connect implements driver.Connector. It tries every address of every server once, and

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // Follow implements driver.Follower. An observer of a queue's first contenders, up to a
@@ -47,7 +48,7 @@ func (s *session) Follow(ctx context.Context, queue string, head func([]driver.N
 			return f, nil
 		}
 		f.Watches = append(f.Watches, &directory.Watch)
-		if directory.stat != nil && isPlain(directory.stat) {
+		if directory.stat != nil && znode.IsPlain(directory.stat) {
 			err = s.readAll(ctx, s.readPlain(dir, func(holder driver.Contender) { f.Contenders = append(f.Contenders, holder) }))
 		}
 		return f, err
@@ -67,7 +68,7 @@ func (s *session) followNodes(ctx context.Context, queue string, nodes []driver.
 		case w.stat == nil, fired != 0 && fired != driver.Changed:
 			return f, false, s.pause(ctx, 0)
 		}
-		f.Contenders = append(f.Contenders, newContender(nodes[i], w.raw, w.stat))
+		f.Contenders = append(f.Contenders, znode.NewContender(nodes[i], w.raw, w.stat))
 		f.Watches = append(f.Watches, &w.Watch)
 	}
 	return f, true, nil
@@ -82,7 +83,7 @@ type look struct {
 func newLook(children []string, nodes []driver.Node) look {
 	l := look{nodes: nodes}
 	for _, name := range children {
-		if !isContender(name) {
+		if !znode.IsContender(name) {
 			l.others = append(l.others, name)
 		}
 	}
@@ -155,7 +156,7 @@ func (s *session) listAndWatch(dir string, w *watch) *request {
 			s.requests.start(s.watchCreation(dir, w))
 		case q.err == nil:
 			stat := q.stat // a copy, because the watch outlives the request
-			listed := newLook(q.children, contendersOf(q.children))
+			listed := newLook(q.children, znode.Contenders(q.children))
 			w.stat, w.listed = &stat, &listed
 			w.armed()
 		default:

@@ -4,17 +4,16 @@ package zookeeper
 // revokes contenders.
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // Data implements driver.Session.
@@ -29,7 +28,7 @@ func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	case q.err != nil:
 		return nil, explainError(q.err, "reading "+path, "READ", path)
 	}
-	_, data := parsePlainData(q.data)
+	_, data := znode.CutPlainData(q.data)
 	return data, nil
 }
 
@@ -162,7 +161,7 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 			})}
 		}
 		for _, name := range l.children() {
-			if !isContender(name) {
+			if !znode.IsContender(name) {
 				others = append(others, name)
 			}
 		}
@@ -184,8 +183,8 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 // readContender is a read of a listed contender. An exclusive contender whose node is gone
 // may have been downgraded since; then the Read node is looked for.
 func (s *session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
-	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(newContender(node, q.data, &q.stat)) })
-	if node.Kind == driver.Shared || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
+	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(znode.NewContender(node, q.data, &q.stat)) })
+	if node.Kind == driver.Shared || !strings.HasPrefix(node.Name, znode.GUIDPrefix) || len(node.Name) < len(znode.GUIDPrefix)+znode.GUIDLength {
 		return r
 	}
 	answered := r.answered
@@ -195,7 +194,7 @@ func (s *session) readContender(dir string, node driver.Node, found func(driver.
 		}
 		return []read{s.readChildren(dir, func(l *listing) []read {
 			for _, n := range l.contenders() {
-				if n.Kind == driver.Shared && n.Seq == node.Seq && hasGUID(n.Name, guidOf(node.Name)) {
+				if n.Kind == driver.Shared && n.Seq == node.Seq && znode.HasGUID(n.Name, znode.GUIDOf(node.Name)) {
 					return []read{s.readContender(dir, n, found)}
 				}
 			}
@@ -208,18 +207,10 @@ func (s *session) readContender(dir string, node driver.Node, found func(driver.
 // readPlain is a read of the holder of a plain lock, if there is one.
 func (s *session) readPlain(path string, found func(driver.Contender)) read {
 	return s.readNode(path, func(q *request) {
-		if isPlain(&q.stat) {
-			found(newContender(parsePlainNode(q.data, &q.stat), q.data, &q.stat))
+		if znode.IsPlain(&q.stat) {
+			found(znode.NewContender(znode.PlainNode(q.data, &q.stat), q.data, &q.stat))
 		}
 	})
-}
-
-func newContender(node driver.Node, raw []byte, stat *zk.Stat) driver.Contender {
-	_, data := parsePlainData(raw)
-	return driver.Contender{
-		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Joined: time.UnixMilli(stat.Ctime), Data: data, Version: int64(stat.Version) + 1,
-	}
 }
 
 // Queues implements driver.Inspector.
@@ -227,7 +218,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
 	}
-	err = s.readAll(ctx, s.readLocks(prefix, func(queue string) { names = append(names, lockOf(queue)) }))
+	err = s.readAll(ctx, s.readLocks(prefix, func(queue string) { names = append(names, znode.LockOf(queue)) }))
 	slices.Sort(names)
 	return slices.Compact(names), err
 }
@@ -247,7 +238,7 @@ func (s *session) readLocks(name string, found func(name string)) read {
 		inUse := false
 		for _, child := range l.children() {
 			switch path := begin + child; {
-			case isContender(child):
+			case znode.IsContender(child):
 				inUse = name != ""
 			case path == driver.Records, path == driver.Waits, path == "zookeeper" && s.cfg.Chroot == "": // the latter is the server's own
 			default:
@@ -268,14 +259,6 @@ func (s *session) readLocks(name string, found func(name string)) read {
 		}
 		return more
 	})
-}
-
-// lockOf returns the name of the lock whose contenders are in the queue.
-func lockOf(queue string) string {
-	if of, part, ok := cutLast(queue); ok && (part == driver.Guards || part == driver.Leases) {
-		return of // a semaphore
-	}
-	return queue
 }
 
 // Break implements driver.Breaker.
@@ -322,7 +305,7 @@ func (s *session) readNodeOf(path string, node driver.Node) (raw []byte, version
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case node.Kind == driver.Plain && parsePlainNode(raw, stat) != node:
+	case node.Kind == driver.Plain && znode.PlainNode(raw, stat) != node:
 		return nil, 0, zk.ErrNoNode
 	}
 	return raw, stat.Version, nil
@@ -331,21 +314,21 @@ func (s *session) readNodeOf(path string, node driver.Node) (raw []byte, version
 // Revoke implements driver.Revoker.
 func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, ours bool) error {
 	return s.update(ctx, queue, node, func(raw []byte) []byte {
-		_, revoked := cutRevocation(raw)
+		_, revoked := znode.CutRevocation(raw)
 		switch {
 		case revoked:
 			return nil
 		case ours:
 			return withRevocation(raw)
 		}
-		return []byte(revokeRequest)
+		return []byte(znode.RevokeRequest)
 	})
 }
 
 // Rewrite implements driver.Session.
 func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
 	return s.update(ctx, queue, node, func(raw []byte) []byte {
-		if _, revoked := cutRevocation(raw); revoked {
+		if _, revoked := znode.CutRevocation(raw); revoked {
 			return withRevocation(data)
 		}
 		return data
@@ -381,19 +364,4 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 	return err
 }
 
-// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
-// Curator's contenders see the request only if their node contains nothing else. Nodes of
-// lockpool keep their data, with the request in a line behind the data, but lockpool also
-// understands the request alone.
-const revokeRequest = "__REVOKE__"
-
-func withRevocation(raw []byte) []byte { return fmt.Appendf(nil, "%s\n%s", raw, revokeRequest) }
-
-// cutRevocation splits the content of a node into the data and whether the node was
-// revoked.
-func cutRevocation(raw []byte) (data []byte, revoked bool) {
-	if string(raw) == revokeRequest {
-		return nil, true
-	}
-	return bytes.CutSuffix(raw, []byte("\n"+revokeRequest))
-}
+func withRevocation(raw []byte) []byte { return fmt.Appendf(nil, "%s\n%s", raw, znode.RevokeRequest) }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // Join implements driver.Session.
@@ -217,7 +218,7 @@ func (s *session) createContender(dir, guid string, endings []string, data []byt
 	}
 	ops := directories
 	for i, ending := range endings {
-		if i > 0 && strings.HasSuffix(ending, permitEnding) {
+		if i > 0 && strings.HasSuffix(ending, znode.PermitEnding) {
 			data = nil // included in the first lease
 		}
 		ops = append(ops, &zk.CreateRequest{Path: beginOfPath(dir, guid, ending), Data: data, Flags: flags, Acl: s.cfg.ACL})
@@ -241,13 +242,13 @@ func (s *session) createdContender(a *joinAttempt) (driver.Node, error) {
 // not those of one contender.
 func contenderAt(paths []string) (node driver.Node, ok bool) {
 	if len(paths) == 1 {
-		return parseNode(lastPart(paths[0]))
+		return znode.Parse(lastPart(paths[0]))
 	}
 	names := make([]string, len(paths))
 	for i, path := range paths {
 		names[i] = lastPart(path)
 	}
-	if nodes := contendersOf(names); len(nodes) == 1 {
+	if nodes := znode.Contenders(names); len(nodes) == 1 {
 		return nodes[0], true
 	}
 	return driver.Node{}, false
@@ -309,12 +310,12 @@ func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
 		l := s.listOnce(dir)
 		err = l.err()
 		for _, name := range l.children() {
-			if hasGUID(name, guid) {
+			if znode.HasGUID(name, guid) {
 				own = append(own, name)
 			}
 		}
 	}
-	found := contendersOf(own)
+	found := znode.Contenders(own)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && len(found) == 0 {
 		return nil, nil
 	}
@@ -408,7 +409,7 @@ func (s *session) readForeign(path string, found func()) read {
 		},
 		answered: func(q *request) ([]read, error) {
 			switch {
-			case q.err == nil && isPlain(&q.stat):
+			case q.err == nil && znode.IsPlain(&q.stat):
 				return []read{s.readForeignData(path, found)}, nil
 			case q.err == nil:
 				s.numbered.add(path)
@@ -427,9 +428,9 @@ func (s *session) readForeignData(path string, found func()) read {
 			return q, q
 		},
 		answered: func(q *request) ([]read, error) {
-			owner, _ := parsePlainData(q.data)
+			owner, _ := znode.CutPlainData(q.data)
 			switch {
-			case q.err == zk.ErrNoAuth, q.err == nil && owner == "" && string(q.data) != revokeRequest:
+			case q.err == zk.ErrNoAuth, q.err == nil && owner == "" && string(q.data) != znode.RevokeRequest:
 				found()
 			case q.err != nil && q.err != zk.ErrNoNode:
 				return nil, explainError(q.err, "looking at "+path, "READ", path)

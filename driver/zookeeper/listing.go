@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // listings are a session's listings of directories in progress: one per directory at a
@@ -45,7 +46,7 @@ func (l *listing) children() []string { return l.request.children }
 // contenders returns the contenders among the children, likewise. The first caller sorts
 // them, not the goroutine reading the connection.
 func (l *listing) contenders() []driver.Node {
-	l.sorting.Do(func() { l.queue = slices.Clip(contendersOf(l.children())) }) // an append must not write to memory read by others
+	l.sorting.Do(func() { l.queue = slices.Clip(znode.Contenders(l.children())) }) // an append must not write to memory read by others
 	return l.queue
 }
 

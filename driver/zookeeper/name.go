@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // CheckName implements driver.Connector.
@@ -20,7 +21,7 @@ func (c *Connector) CheckName(name string) error {
 		return err
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if isContender(part) || strings.HasPrefix(part, guidPrefix) {
+		if znode.IsContender(part) || strings.HasPrefix(part, znode.GUIDPrefix) {
 			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
 		}
 	}

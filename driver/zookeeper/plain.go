@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // TryCreate implements driver.PlainLocker.
@@ -44,7 +45,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 		}
 	}()
 	guid := s.newGUID()
-	own := driver.Node{Kind: driver.Plain, Name: guidPrefix + guid}
+	own := driver.Node{Kind: driver.Plain, Name: znode.GUIDPrefix + guid}
 	data = append([]byte(plainPrefix(guid)), data...)
 	var last error
 	for tries := 0; ; {
@@ -109,8 +110,8 @@ func (s *session) readHolder(path string) (driver.Node, error) {
 		return driver.Node{}, nil
 	case err != nil:
 		return driver.Node{}, explainError(err, "reading "+path, "READ", path)
-	case isPlain(stat):
-		return parsePlainNode(data, stat), nil
+	case znode.IsPlain(stat):
+		return znode.PlainNode(data, stat), nil
 	}
 	l, err := s.list(path)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *session) readHolder(path string) (driver.Node, error) {
 
 // describeUse says what a node with these children is used for.
 func describeUse(path string, children []string) string {
-	switch n := len(contendersOf(children)); {
+	switch n := len(znode.Contenders(children)); {
 	case n > 0:
 		return fmt.Sprintf("a queue with %d contenders is at %s", n, path)
 	case isSemaphore(children):

@@ -4,7 +4,6 @@ package zookeeper
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // A plain lock has no queue: the lock is one ephemeral node with the name of the lock. The
@@ -19,34 +19,7 @@ import (
 // holder's node from another's.
 
 // plainPrefix begins the data of a plain lock's node.
-func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
-
-// parsePlainData splits the data of a node into the name of a plain lock's holder, if any,
-// and the data stored by the holder, without a revocation.
-func parsePlainData(data []byte) (name string, stored []byte) {
-	data, _ = cutRevocation(data)
-	const length = len(guidPrefix) + guidLength
-	if len(data) > length && data[length] == '\n' && string(data[:len(guidPrefix)]) == guidPrefix {
-		return string(data[:length]), data[length+1:]
-	}
-	return "", data
-}
-
-// parsePlainNode returns the node of a plain lock's holder, even if not ours.
-func parsePlainNode(data []byte, stat *zk.Stat) driver.Node {
-	name, _ := parsePlainData(data)
-	if name == "" {
-		name = fmt.Sprintf("%s%#x", foreignPlainPrefix, stat.Czxid)
-	}
-	return driver.Node{Kind: driver.Plain, Name: name}
-}
-
-// foreignPlainPrefix begins the name given to a holder whose data has none.
-const foreignPlainPrefix = "plain-"
-
-// isPlain reports whether a node is a plain lock's: an ephemeral node. (Containers look
-// like persistent nodes to clients.)
-func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
+func plainPrefix(guid string) string { return znode.GUIDPrefix + guid + "\n" }
 
 // plainNodes are the nodes of the plain locks held by a session, by path. There are several
 // at a path if one was removed by another client and the session has created the next
@@ -186,7 +159,7 @@ func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 // before. Then the node is the one held there by the session, provided that the node
 // belongs to the session at all.
 func (s *session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
-	if parsePlainNode(data, stat) == node {
+	if znode.PlainNode(data, stat) == node {
 		return true
 	}
 	return s.hasRevokeRequest(data, stat) && s.plainNodes.holds(path, node)
@@ -194,6 +167,6 @@ func (s *session) matchesPlain(path string, node driver.Node, data []byte, stat 
 
 // hasRevokeRequest reports whether a node of the session contains a revocation.
 func (s *session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
-	_, revoked := cutRevocation(data)
+	_, revoked := znode.CutRevocation(data)
 	return revoked && stat.EphemeralOwner == s.id()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -35,7 +36,7 @@ func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, zktest.StartBubble(t), Config{})
 		node := createPlain(t, s, "a")
-		removed := plainNode{name: guidPrefix + "removed"}
+		removed := plainNode{name: znode.GUIDPrefix + "removed"}
 		s.plainNodes.add(s.path("a"), removed)
 		s.plainNodes.forget(s.path("a"), driver.Node{Kind: driver.Plain, Name: removed.name})
 		requireRemoved(t, s, "a", node)
@@ -47,8 +48,8 @@ func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, zktest.StartBubble(t), Config{})
 		path := s.path("a")
-		node := driver.Node{Kind: driver.Plain, Name: guidPrefix + "unconfirmed"}
-		err := s.requests.Create(path, []byte(revokeRequest), zk.FlagEphemeral, s.cfg.ACL)
+		node := driver.Node{Kind: driver.Plain, Name: znode.GUIDPrefix + "unconfirmed"}
+		err := s.requests.Create(path, []byte(znode.RevokeRequest), zk.FlagEphemeral, s.cfg.ACL)
 		require.NoError(t, err)
 		require.NoError(t, s.findCreatedPlain(path, node))
 		s.plainNodes.add(path, plainNode{name: node.Name}) // as createPlain does

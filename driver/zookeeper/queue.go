@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // List implements driver.Session.
@@ -202,7 +203,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
 			var raw []byte
 			if raw, version, err = s.readNodeOf(from, node); err == nil {
-				if _, revoked := cutRevocation(raw); revoked {
+				if _, revoked := znode.CutRevocation(raw); revoked {
 					stored = withRevocation(data)
 				}
 				continue

@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // A watch may never fire: the server sends no event about a node no longer readable by the
@@ -57,7 +58,7 @@ func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 			continue
 		}
 		target := recheckTarget{path, true}
-		if dir, name, _ := cutLast(path); isContender(name) {
+		if dir, name, _ := cutLast(path); znode.IsContender(name) {
 			target = recheckTarget{dir, false}
 		}
 		due[target] = append(due[target], w)
@@ -76,11 +77,6 @@ func (ws *watches) beganBefore(latest time.Duration) map[string]*watch {
 		}
 	}
 	return old
-}
-
-func isContender(name string) bool {
-	_, ok := parseNode(name)
-	return ok
 }
 
 // recheck fires the watches on nodes that are gone. The watches were set before the request

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 var _ interface {
@@ -135,7 +135,7 @@ func (s *session) failConnect(err error) error {
 // Info implements driver.Session.
 func (s *session) Info() driver.Info {
 	id, peer := s.connection.info()
-	return driver.Info{Driver: "zookeeper", ID: sessionID(id), Peer: peer}
+	return driver.Info{Driver: "zookeeper", ID: znode.SessionID(id), Peer: peer}
 }
 
 // id returns the session's ID, or 0 before the server has given one.
@@ -143,9 +143,6 @@ func (s *session) id() int64 {
 	id, _ := s.connection.info()
 	return id
 }
-
-// sessionID formats an ID as ZooKeeper's own tools do.
-func sessionID(id int64) string { return string(strconv.AppendUint([]byte("0x"), uint64(id), 16)) }
 
 // Ping implements driver.Session.
 func (s *session) Ping(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // watches are a session's watches before they fire: one at the server for each node, shared
@@ -313,8 +314,8 @@ func (s *session) noteRead(w *watch, q *request) {
 		if i == 0 {
 			stat := q.stat // a copy, because the watch outlives the request
 			w.Created, w.raw, w.stat = stat.Czxid, q.data, &stat
-			_, w.Data = parsePlainData(q.data)
-			_, w.Revoked = cutRevocation(q.data)
+			_, w.Data = znode.CutPlainData(q.data)
+			_, w.Revoked = znode.CutRevocation(q.data)
 		}
 	}
 	w.armed()

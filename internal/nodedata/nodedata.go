@@ -154,6 +154,7 @@ func WithHolds(data []byte, holds []Hold, unchecked bool, age int64, most int) (
 const (
 	MaxNode  = 8192 // bytes of the longest data parsed
 	MaxLease = 2048 // bytes of the data of permits, many in one request
+	TurnBits = 10   // of a fencing token; above are the bits of the node's order number
 
 	reserve = 300 // bytes of a record for later additions: Downgraded
 	maxText = 200 // bytes of the longest text repeated

@@ -1,4 +1,4 @@
-package zookeeper
+package znode
 
 // This file has tests of the names of contenders of all clients.
 
@@ -33,7 +33,7 @@ func TestParseNodeKnowsContendersOfAllClients(t *testing.T) {
 		"lock-0000000000":                                {Kind: driver.Exclusive, Seq: 0},
 	} {
 		want.Name = name
-		got, ok := parseNode(name)
+		got, ok := Parse(name)
 		require.True(t, ok, name)
 		require.Equal(t, want, got)
 	}
@@ -41,7 +41,7 @@ func TestParseNodeKnowsContendersOfAllClients(t *testing.T) {
 		"", "0", "config", "-x", "lock-", "lock-12", "lock-000000000", "lock-00000000012", "lock-+000000001", "0000000001",
 		"x-12345-0000000001", "lock-9999999999", "lock-0000000001x", "lock_0000000001",
 	} {
-		_, ok := parseNode(name)
+		_, ok := Parse(name)
 		require.False(t, ok, name)
 	}
 }
@@ -56,7 +56,7 @@ func TestQueueIsOrderedByNumberNotByName(t *testing.T) {
 		children := append([]string{"config"}, want...)
 		rand.Shuffle(len(children), func(i, j int) { children[i], children[j] = children[j], children[i] })
 		var got []string
-		for _, node := range contendersOf(children) {
+		for _, node := range Contenders(children) {
 			got = append(got, node.Name)
 		}
 		require.Equal(t, want, got)
@@ -71,18 +71,18 @@ func TestNodesOfDifferentContendersAreNotMerged(t *testing.T) {
 	t.Parallel()
 	const first, alias = "_c_" + guid + "-lock-", "0123456789abcdef0123456789abcdef__lock__"
 	for _, children := range [][]string{
-		{first + formatSeq(7), alias + formatSeq(9)},
-		{first + formatSeq(7), alias + formatSeq(7)},
-		{first + formatSeq(8), alias + formatSeq(7)},
-		{first + formatSeq(7), "1123456789abcdef0123456789abcdef__lock__" + formatSeq(8)},
-		{first + formatSeq(7), first + formatSeq(8)},
-		{alias + formatSeq(7), alias + formatSeq(8)},
-		{"_c_01234567-lock-" + formatSeq(7), "01234567__lock__" + formatSeq(8)},
-		{"_c_" + guid + "-lease-" + formatSeq(7), alias + formatSeq(8)},
-		{first + formatSeq(7), "_c_" + guid + "-lease-" + formatSeq(8)},
-		{"_c_" + guid + "-of3-lease-" + formatSeq(7), "_c_" + guid + "-of4-lease-" + formatSeq(8)},
+		{first + FormatSeq(7), alias + FormatSeq(9)},
+		{first + FormatSeq(7), alias + FormatSeq(7)},
+		{first + FormatSeq(8), alias + FormatSeq(7)},
+		{first + FormatSeq(7), "1123456789abcdef0123456789abcdef__lock__" + FormatSeq(8)},
+		{first + FormatSeq(7), first + FormatSeq(8)},
+		{alias + FormatSeq(7), alias + FormatSeq(8)},
+		{"_c_01234567-lock-" + FormatSeq(7), "01234567__lock__" + FormatSeq(8)},
+		{"_c_" + guid + "-lease-" + FormatSeq(7), alias + FormatSeq(8)},
+		{first + FormatSeq(7), "_c_" + guid + "-lease-" + FormatSeq(8)},
+		{"_c_" + guid + "-of3-lease-" + FormatSeq(7), "_c_" + guid + "-of4-lease-" + FormatSeq(8)},
 	} {
-		require.Len(t, contendersOf(children), 2, "%v", children)
+		require.Len(t, Contenders(children), 2, "%v", children)
 	}
-	require.Len(t, contendersOf([]string{first + formatSeq(7), alias + formatSeq(8), alias + formatSeq(9)}), 2)
+	require.Len(t, Contenders([]string{first + FormatSeq(7), alias + FormatSeq(8), alias + FormatSeq(9)}), 2)
 }

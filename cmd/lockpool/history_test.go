@@ -1,0 +1,416 @@
+package main
+
+// This file tests the command history on the files of real servers.
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/txnlog"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// startLogged starts a real server that begins a log and a snapshot at least every snapCount
+// transactions. It returns a shell, and the directory of the files.
+func startLogged(t *testing.T, snapCount int, flags ...string) (*shell, string) {
+	server := zktest.StartReal(t, zktest.JVMFlags(append(flags, fmt.Sprintf("-Dzookeeper.snapCount=%d", snapCount), "-Dzookeeper.preAllocSize=1000")...))
+	s := newShellOn(locktest.NewOn(t, server))
+	conf, err := server.Command(s.Ctx, "conf")
+	require.NoError(t, err)
+	_, dir, _ := strings.Cut(conf, "dataDir=")
+	dir, _, _ = strings.Cut(dir, "\n")
+	return s, dir
+}
+
+// names are the locks of the workload.
+var names = []string{"orders/42", "orders/43", "readers", "gpu", "plain", "curator"}
+
+// moment is what Pool.Queue says of the locks between two transactions.
+type moment struct {
+	after, before int64
+	queues        map[string][]lockpool.Contender
+}
+
+// said returns what the files should tell of a queue.
+func said(contenders []lockpool.Contender) (all []string) {
+	for _, c := range contenders {
+		all = append(all, fmt.Sprintln(c.Node, c.Kind, c.Holds, c.Permits, c.Session, c.Asked.UnixMilli(), c.Kept, c.Origin, c.At))
+	}
+	return all
+}
+
+// replayed returns the same from the state of the files.
+func (h *history) replayed(lock string) (all []string) {
+	for _, c := range h.queue(lock) {
+		all = append(all, fmt.Sprintln(c.Name, c.Kind(), !c.Waits, c.Permits, c.Session, c.Joined.UnixMilli(), c.Record.Kept, lockpool.Origin(c.Record.Origin), c.Record.At))
+	}
+	return all
+}
+
+// compared is a history that is compared with moments.
+type compared struct {
+	*history
+	s       *shell
+	moments []moment
+	latest  map[string][]string // what was replayed last
+	changed map[string]int64    // by a transaction
+	first   int64               // transaction applied
+	kinds   map[string]int      // how many contenders were compared
+}
+
+func (c *compared) take(t txnlog.Txn) bool {
+	more := c.apply(t)
+	c.first = cmp.Or(c.first, t.Zxid)
+	for _, name := range names {
+		if now := c.replayed(name); !slices.Equal(now, c.latest[name]) {
+			c.latest[name], c.changed[name] = now, t.Zxid
+		}
+	}
+	for len(c.moments) > 0 && c.moments[0].before <= t.Zxid {
+		for name, contenders := range c.moments[0].queues {
+			if c.moments[0].after < max(c.first, c.changed[name]) {
+				continue
+			}
+			require.Equal(c.s, said(contenders), c.latest[name], "%s at %#x", name, t.Zxid)
+			for _, contender := range contenders {
+				c.kinds[fmt.Sprint(contender.Kind, " ", contender.Holds)]++
+			}
+		}
+		c.moments = c.moments[1:]
+	}
+	return more
+}
+
+// watch records moments.
+func (s *shell) watch(n int) (moments []moment) {
+	pool := s.Pool()
+	mark := func() int64 {
+		stat, err := s.Admin.Set(s.Chroot+"/marker", nil, -1)
+		require.NoError(s, err)
+		return stat.Mzxid
+	}
+	for range n {
+		m := moment{after: mark(), queues: map[string][]lockpool.Contender{}}
+		for _, name := range names {
+			q, err := pool.Queue(s.Ctx, name)
+			require.NoError(s, err)
+			m.queues[name] = q.Contenders
+		}
+		m.before = mark()
+		moments = append(moments, m)
+	}
+	return moments
+}
+
+// requireMoments requires that the files tell what Pool.Queue has told, of each lock that by
+// the files did not change meanwhile. It returns how many contenders of each kind were compared.
+func (s *shell) requireMoments(files txnlog.Files, from time.Time, moments []moment) map[string]int {
+	c := &compared{newHistory(s.Chroot, nil), s, moments, map[string][]string{}, map[string]int64{}, 0, map[string]int{}}
+	c.To = time.Now()
+	notes, err := files.Walk(from, c.take)
+	require.NoError(s, err)
+	require.Empty(s, notes)
+	require.Empty(s, c.moments)
+	return c.kinds
+}
+
+// The files of a server tell at each moment what Pool.Queue has told then, with a compressed
+// snapshot as well.
+func TestHistoryIsWhatQueueSaid(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	for _, method := range []string{"", "gz"} {
+		t.Run(cmp.Or(method, "not compressed"), func(t *testing.T) {
+			t.Parallel()
+			s, dir := startLogged(t, 200, "-Dzookeeper.snapshot.compression.method="+method)
+			for _, path := range []string{"", "/marker"} {
+				_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
+				require.NoError(t, err)
+			}
+			stop := s.work()
+			moments := s.watch(150)
+			middle := time.Now()
+			moments = append(moments, s.watch(150)...)
+			stop()
+			files, err := txnlog.Find(dir, "")
+			require.NoError(t, err)
+			require.Greater(t, len(files.Snapshots), 3)
+			require.Equal(t, method != "", strings.HasSuffix(files.Snapshots[1].Path, ".gz"))
+			all := s.requireMoments(files, time.Time{}, moments)
+			for _, kind := range []string{"mutex true", "mutex false", "read true", "read false", "write true", "semaphore true", "semaphore false", "plain true"} {
+				require.Positive(t, all[kind], kind)
+			}
+			require.Less(t, s.requireMoments(files, middle, moments)["mutex true"], all["mutex true"], "a snapshot replaces the oldest logs")
+		})
+	}
+}
+
+// work makes pools, and clients such as Curator, contend for locks, break locks and end
+// sessions until stop is called.
+func (s *shell) work() (stop func()) {
+	ctx, cancel := context.WithCancel(s.Ctx)
+	var all sync.WaitGroup
+	again := func(do func(ctx context.Context, r *rand.Rand)) {
+		all.Go(func() { // ends with ctx
+			r := rand.New(rand.NewPCG(1, rand.Uint64()))
+			for ctx.Err() == nil {
+				one, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
+				do(one, r)
+				cancel()
+			}
+		})
+	}
+	rest := func(ctx context.Context, r *rand.Rand) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(r.IntN(40)) * time.Millisecond):
+		}
+	}
+	use := func(ctx context.Context, r *rand.Rand, l *lockpool.Lock, err error) {
+		if err == nil {
+			rest(ctx, r)
+			_ = l.Unlock(context.WithoutCancel(ctx)) // perhaps broken
+		}
+	}
+	silent := slog.New(slog.DiscardHandler)
+	layouts := []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo, zookeeper.LayoutCurator, zookeeper.LayoutKazooRW}
+	for i, layout := range layouts {
+		cfg := s.Config()
+		cfg.Layout = layout
+		pool := s.PoolWith(cfg, lockpool.WithLocalTurns(i%2*10), lockpool.WithKeptLocks(1, time.Second), lockpool.WithOwner(fmt.Sprint("worker", i)), lockpool.WithLogger(silent))
+		for range 2 {
+			again(func(ctx context.Context, r *rand.Rand) {
+				l, err := pool.Lock(ctx, names[r.IntN(2)])
+				if err == nil && r.IntN(3) == 0 {
+					inner, err := pool.Semaphore("gpu", 3).Acquire(ctx, 1+r.IntN(3))
+					use(ctx, r, inner, err)
+				}
+				use(ctx, r, l, err)
+			})
+			again(func(ctx context.Context, r *rand.Rand) {
+				var opts []lockpool.LockOption
+				if r.IntN(3) > 0 {
+					opts = append(opts, lockpool.Shared())
+				}
+				l, err := pool.Lock(ctx, "readers", opts...)
+				use(ctx, r, l, err)
+			})
+			again(func(ctx context.Context, r *rand.Rand) {
+				l, err := pool.Semaphore("gpu", 3).Acquire(ctx, 1+r.IntN(3))
+				use(ctx, r, l, err)
+			})
+			again(func(ctx context.Context, r *rand.Rand) {
+				l, err := pool.Lock(ctx, "plain", lockpool.Plain())
+				use(ctx, r, l, err)
+			})
+		}
+	}
+	breaker := s.Pool(lockpool.WithLogger(silent))
+	again(func(ctx context.Context, r *rand.Rand) { // breaks and revokes
+		rest(ctx, r)
+		q, err := breaker.Queue(ctx, names[r.IntN(len(names))])
+		if err != nil || len(q.Contenders) == 0 {
+			return
+		}
+		if node := q.Contenders[r.IntN(len(q.Contenders))].Node; r.IntN(2) == 0 {
+			_ = breaker.Break(ctx, q.Name, node) // perhaps gone
+		} else {
+			_ = breaker.Revoke(ctx, q.Name, node)
+		}
+	})
+	again(func(ctx context.Context, r *rand.Rand) { // a client such as Curator, whose session ends
+		conn := s.Dial()
+		defer conn.Close()
+		_, _ = conn.Create(s.Chroot+"/curator", nil, 0, zk.WorldACL(zk.PermAll)) // perhaps there
+		for range 5 {
+			ending := []string{"lock-", "__READ__", "__WRIT__"}[r.IntN(3)]
+			node, err := conn.CreateProtectedEphemeralSequential(s.Chroot+"/curator/"+ending, []byte("10.0.0.1"), zk.WorldACL(zk.PermAll))
+			rest(ctx, r)
+			if err == nil && r.IntN(2) == 0 {
+				_ = conn.Delete(node, -1) // perhaps broken
+			}
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+var (
+	times   = regexp.MustCompile(`\d\d:\d\d:\d\d(\.\d+)?`)
+	lengths = regexp.MustCompile(` +(\d+(\.\d+)?m?s)+`)
+	hexes   = regexp.MustCompile(`0x[0-9a-f]+`)
+)
+
+// changes returns the lines about changes, without what differs from run to run.
+func changes(text string) string {
+	_, text, _ = strings.Cut(text, "LOCK\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	return hexes.ReplaceAllString(lengths.ReplaceAllString(times.ReplaceAllString(text, "TIME"), " LONG"), "0x*") + "\n"
+}
+
+// History tells how each hold and wait has ended, while the server runs.
+func TestHistoryTellsHowHoldsEnd(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	s, dir := startLogged(t, 100000)
+	proxy := s.Proxy()
+	mortal, _, err := zk.Connect([]string{proxy.Addr()}, 5*time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
+	require.NoError(t, err)
+	defer mortal.Close()
+	s.Addr = s.Server.Addr()
+	first, last := s.Dial(), s.Dial()
+	billing := s.contender(first, "orders/42", "billing", 101)
+	cart := s.contender(first, "orders/42", "cart", 202)
+	s.contender(mortal, "orders/42", "shop", 303)
+	s.contender(last, "orders/42", "depot", 404)
+	cron := s.contender(first, "orders/42", "cron", 505)
+	for _, node := range []string{billing, cron} {
+		require.NoError(t, first.Delete(s.Chroot+"/orders/42/"+node, -1))
+	}
+	require.NoError(t, s.Admin.Delete(s.Chroot+"/orders/42/"+cart, -1))
+	for _, conn := range []*zk.Conn{last, first} {
+		_, err := conn.Create(s.Chroot+"/stock", []byte("10.0.0.1"), zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+		if conn == last {
+			require.NoError(t, conn.Delete(s.Chroot+"/stock", -1))
+		}
+	}
+	require.NoError(t, proxy.RefuseConnections(1))
+	proxy.HalfOpen(zktest.Selector{})
+	s.Until(func() bool { return len(s.Children("orders/42")) == 1 }, "shop's session is over")
+	last.Close()
+	require.Equal(t, `
+TIME     1     0  holds            orders/42: billing, process 101 on web1 (mutex)
+TIME     1     1  waits            orders/42: cart, process 202 on web2 (mutex)
+TIME     1     2  waits            orders/42: shop, process 303 on web3 (mutex)
+TIME     1     3  waits            orders/42: depot, process 404 on web4 (mutex)
+TIME     1     4  waits            orders/42: cron, process 505 on web5 (mutex)
+TIME     0     4  released         orders/42: billing, process 101 on web1 (mutex), held for LONG
+TIME     1     3  holds            orders/42: cart, process 202 on web2 (mutex), waited for LONG
+TIME     1     2  gave up          orders/42: cron, process 505 on web5 (mutex), waited for LONG
+TIME     0     2  removed          orders/42: cart, process 202 on web2 (mutex), held for LONG, by session 0x*
+TIME     1     1  holds            orders/42: shop, process 303 on web3 (mutex), waited for LONG
+TIME     0     1  session expired  orders/42: shop, process 303 on web3 (mutex), held for LONG
+TIME     1     0  holds            orders/42: depot, process 404 on web4 (mutex), waited for LONG
+TIME     0     0  session closed   orders/42: depot, process 404 on web4 (mutex), held for LONG
+`[1:], changes(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "orders")))
+
+	require.Equal(t, `
+TIME     1     0  holds            stock: a process on 10.0.0.1 (plain)
+TIME     0     0  released         stock: a process on 10.0.0.1 (plain), held for LONG
+TIME     1     0  holds            stock: a process on 10.0.0.1 (plain)
+`[1:], changes(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "stock")), "the end of last's session does not concern first's node")
+
+	s.contender(first, "\u202eforeign", "\u202e", 606)
+	out := s.prints("history", "--txnlog", filepath.Dir(dir), "--chroot", s.Chroot, "\u202eforeign")
+	require.Contains(t, out, `"\u202eforeign": process 606 on web6`)
+	require.NotContains(t, out, "orders")
+	var all history
+	text := s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "--json")
+	require.NoError(t, json.Unmarshal([]byte(text), &all))
+	require.NotContains(t, out+text, "\u202e")
+
+	middle := all.Intervals[1].From.Format(time.RFC3339Nano) // when the first waiter came
+	lines := changes(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "--from", middle, "--to", middle, "orders"))
+	require.Regexp(t, `^TIME     1     0  holds            orders/42: billing, process 101 on web1 \(mutex\)(, since TIME)?\n`, lines)
+	require.Regexp(t, `\nTIME     1     1  waits            orders/42: cart, process 202 on web2 \(mutex\)\n`, lines)
+	require.NotContains(t, lines, "expired")
+	s.says(118, "nothing is between", "history", "--txnlog", dir, "--from", "1h", "--to", "2h")
+}
+
+// The hold of a downgraded lock, and the wait for permits, are those of one contender.
+func TestHistoryFollowsContendersToTheirNextNodes(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	s, dir := startLogged(t, 100000)
+	pools := []*lockpool.Pool{s.Pool(lockpool.WithOwner("billing")), s.Pool(lockpool.WithOwner("cart"))}
+	h := s.Handle(pools[0])
+	write, err := h.Lock(s.Ctx, "prices")
+	require.NoError(t, err)
+	read, err := h.Lock(s.Ctx, "prices", lockpool.Shared())
+	require.NoError(t, err)
+	require.NoError(t, write.Unlock(s.Ctx))
+	require.NoError(t, read.Unlock(s.Ctx))
+
+	all, err := pools[0].Semaphore("gpu", 2).Acquire(s.Ctx, 2)
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() { // ends with the lock
+		one, err := pools[1].Semaphore("gpu", 2).Acquire(s.Ctx, 1)
+		if err == nil {
+			err = one.Unlock(s.Ctx)
+		}
+		waited <- err
+	}()
+	s.Until(func() bool { return len(s.Children("gpu/leases")) == 3 }, "a wait for permits")
+	require.NoError(t, all.Unlock(s.Ctx))
+	require.NoError(t, <-waited)
+
+	var out history
+	require.NoError(t, json.Unmarshal([]byte(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot+"/", "--json")), &out))
+	var told []string
+	for _, i := range out.Intervals {
+		require.NotNil(t, i.From)
+		require.NotNil(t, i.To)
+		require.False(t, i.Asked.After(*i.From))
+		require.Equal(t, os.Getpid(), i.PID)
+		told = append(told, fmt.Sprint(i.Lock, " ", i.Owner, " ", i.Kind, " ", i.Holds, " ", i.Permits, " ", i.End))
+	}
+	require.Equal(t, []string{
+		"gpu billing semaphore false 0 granted", "gpu billing semaphore true 2 released",
+		"gpu cart semaphore false 0 granted", "gpu cart semaphore true 1 released",
+		"prices billing mutex true 0 downgraded", "prices billing read true 0 released",
+	}, told)
+	require.Equal(t, out.Intervals[2].Asked, out.Intervals[3].Asked)
+	require.Equal(t, out.Intervals[4].Token, out.Intervals[5].Token)
+	require.Len(t, out.Notes, 4)
+}
+
+func TestHistoryReadsTimes(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	zone := time.FixedZone("", 3600)
+	now := time.Date(2026, 3, 14, 15, 9, 26, 0, zone)
+	for text, want := range map[string]time.Time{
+		"":                     now.Add(-time.Minute),
+		"15:09":                now.Add(-26 * time.Second),
+		"15:09:27":             now.Add(time.Second).AddDate(0, 0, -1),
+		"90m":                  now.Add(-90 * time.Minute),
+		"2026-03-14T10:00:00Z": time.Date(2026, 3, 14, 10, 0, 0, 0, time.UTC),
+	} {
+		got, err := pastTime(text, now, now.Add(-time.Minute))
+		require.NoError(t, err)
+		require.True(t, want.Equal(got), "%s: %s", text, got)
+	}
+	s := &shell{Bench: &locktest.Bench{TB: t}, env: []string{asCommand + "=1"}}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "log.1"), nil, 0o600))
+	s.says(118, `"\u202e" is no time; give 15:04`, "history", "--txnlog", dir, "--from", "\u202e")
+	s.says(119, "no transaction can be read in "+dir, "history", "--txnlog", dir, "--from", "1h", "--to", "2h")
+	s.says(119, "there are no files log.* in", "history", "--txnlog", t.TempDir())
+	s.says(118, `required flag(s) "txnlog" not set`, "history")
+}
