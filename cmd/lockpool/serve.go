@@ -44,9 +44,7 @@ than this machine, serve demands a token, in a file or in LOCKPOOL_SERVE_TOKEN, 
 		Example:           "  lockpool serve\n  lockpool serve --listen 10.0.0.5:7433 --token-file token --tls-listen-cert cert.pem --tls-listen-key key.pem",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete,
-		RunE: classified(func(cmd *cobra.Command, args []string) error {
-			return f.run(c, cmd, strings.Join(args, ""))
-		}),
+		RunE:              classified(func(cmd *cobra.Command, args []string) error { return f.run(c, cmd, strings.Join(args, "")) }),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:7433", "`address` to listen on")
@@ -86,12 +84,11 @@ func (f *serving) run(c *connection, cmd *cobra.Command, prefix string) error {
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ReadTimeout: browserPatience, WriteTimeout: 3 * browserPatience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
-	scheme, ended, limited := "http", make(chan error, 1), netutil.LimitListener(listener, 4*maxBrowsers)
-	serve := func() error { return server.Serve(limited) }
+	scheme, serve, ended := "http", server.Serve, make(chan error, 1)
 	if f.cert != "" {
-		scheme, serve = "https", func() error { return server.ServeTLS(limited, f.cert, f.key) }
+		scheme, serve = "https", func(l net.Listener) error { return server.ServeTLS(l, f.cert, f.key) }
 	}
-	go func() { ended <- serve() }() // ends with the server
+	go func() { ended <- serve(netutil.LimitListener(listener, 4*maxBrowsers)) }() // ends with the server
 	if _, err = fmt.Fprintf(cmd.OutOrStdout(), "%s://%s/\n", scheme, listener.Addr()); err == nil {
 		select {
 		case err = <-ended:
@@ -113,12 +110,20 @@ func (f *serving) site() (*site, error) {
 	addr, _ := netip.ParseAddr(host)
 	private := (host == "localhost" || addr.IsLoopback()) && !f.behindProxy
 	s := &site{changes: f.changes, secure: f.behindProxy || f.cert != "", secret: rand.Text(), seats: make(chan struct{}, maxBrowsers)}
-	s.hosts = append([]string{"localhost", "127.0.0.1", "::1"}, f.hosts...)
+	s.hosts = []string{"localhost", "127.0.0.1", "::1"}
+	for _, name := range f.hosts {
+		s.hosts = append(s.hosts, strings.ToLower(name))
+	}
 	if host != "" && !addr.IsUnspecified() {
 		s.hosts = append(s.hosts, host)
 	}
-	if s.token, err = f.token(); err != nil {
-		return nil, err
+	s.token = os.Getenv("LOCKPOOL_SERVE_TOKEN")
+	if f.tokenFile != "" {
+		text, err := os.ReadFile(f.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--token-file: %w", err)
+		}
+		s.token = strings.TrimSpace(string(text))
 	}
 	u, err := url.Parse(f.trace)
 	switch {
@@ -128,29 +133,12 @@ func (f *serving) site() (*site, error) {
 		return nil, fmt.Errorf("--listen %s does not say how browsers call this machine; give that name with --host", f.listen)
 	case !private && !s.secure:
 		return nil, fmt.Errorf("--listen %s is not only for this machine; give --tls-listen-cert and --tls-listen-key, or --behind-proxy", f.listen)
+	case (s.token != "" || f.tokenFile != "") && len(s.token) < 16:
+		return nil, errors.New("the token has less than 16 characters; make one with openssl rand -hex 16")
 	case !private && s.token == "":
 		return nil, errors.New("others than this machine can open the page; give --token-file or LOCKPOOL_SERVE_TOKEN")
 	case f.trace != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(f.trace, "{trace}")):
 		return nil, fmt.Errorf("--trace-url %s cannot be used; give one such as http://127.0.0.1:16686/trace/{trace}", quoted(f.trace))
 	}
 	return s, nil
-}
-
-// token returns the token in the file or the environment, if any.
-func (f *serving) token() (string, error) {
-	token, from := os.Getenv("LOCKPOOL_SERVE_TOKEN"), "LOCKPOOL_SERVE_TOKEN"
-	if f.tokenFile != "" {
-		text, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			return "", fmt.Errorf("--token-file: %w", err)
-		}
-		token, from = strings.TrimSpace(string(text)), f.tokenFile
-	} else if token == "" {
-		return "", nil
-	}
-	const least = 16
-	if len(token) < least {
-		return "", fmt.Errorf("the token in %s has less than %d characters; make one with openssl rand -hex 16", from, least)
-	}
-	return token, nil
 }

@@ -175,12 +175,12 @@ func TestPageShowsAThousandLocks(t *testing.T) {
 	s.thousand(s.Dial())
 	b := s.browse(s.serve("big"))
 	b.until(isLive + ` && document.querySelectorAll("tbody tr").length === 1000`)
-	require.Equal(t, "1 more are not shown; give lockpool serve a prefix.", eval[string](b, `document.querySelector("[data-t=more]").textContent`))
+	require.Equal(t, "1 more are not shown; give lockpool serve a prefix.", eval[string](b, `document.querySelector("[data-a='text:More']").textContent`))
 	eval[bool](b, `
 		globalThis.changes = 0;
 		new MutationObserver((all) => { changes += all.length; }).observe(document.querySelector("tbody"), { childList: true });
 		globalThis.title = 0;
-		new MutationObserver(() => { title++; }).observe(document.querySelector("tbody tr [data-t=cost]"), { childList: true });
+		new MutationObserver(() => { title++; }).observe(document.querySelector("tbody tr [data-a='text:cost']"), { childList: true });
 		true`)
 	b.until("title >= 5")
 	require.Zero(t, eval[int](b, "changes"), "rows added, removed, or moved")

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"embed"
@@ -12,12 +11,10 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -53,7 +50,7 @@ var routes = map[string]struct {
 	"/events":      {http.MethodGet, false, (*site).events},
 	"/api/locks":   {http.MethodGet, false, (*site).api},
 	"/change":      {http.MethodPost, false, (*site).change},
-	"/login":       {http.MethodPost, true, (*site).login},
+	"/login":       {http.MethodPost, true, func(s *site, w http.ResponseWriter, r *http.Request) { s.admit(w, r, r.PostFormValue("token")) }},
 	"/serve.css":   {http.MethodGet, true, asset},
 	"/serve.js":    {http.MethodGet, true, asset},
 	"/favicon.ico": {http.MethodGet, true, func(_ *site, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }},
@@ -100,10 +97,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // isOurs reports whether a Host header is one of the site's names. Another site whose name has
 // been given this machine's address sends its own name.
 func (s *site) isOurs(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return slices.ContainsFunc(s.hosts, func(name string) bool { return strings.EqualFold(name, strings.Trim(host, "[]")) })
+	return slices.Contains(s.hosts, strings.ToLower((&url.URL{Host: host}).Hostname()))
 }
 
 // isFromHere reports whether a request comes from the site's own pages or, except for changes,
@@ -155,8 +149,6 @@ func (s *site) admit(w http.ResponseWriter, r *http.Request, token string) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-func (s *site) login(w http.ResponseWriter, r *http.Request) { s.admit(w, r, r.PostFormValue("token")) }
-
 // refuse asks for the token.
 func (s *site) refuse(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", "Bearer")
@@ -196,18 +188,14 @@ func (s *site) events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d browsers look already; close one.", maxBrowsers), http.StatusServiceUnavailable)
 		return
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	var following sync.WaitGroup
-	defer following.Wait()
-	defer cancel()
 	if lock != "" {
-		following.Go(func() { s.follow(ctx, lock) }) // ends with the request
+		s.follow(r.Context(), lock)
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // which would end the request
 	var last []byte
-	for ctx.Err() == nil {
+	for r.Context().Err() == nil {
 		s.look()
 		text, changed := s.update(lock, time.Now())
 		if !bytes.Equal(text, last) {
@@ -217,9 +205,9 @@ func (s *site) events(w http.ResponseWriter, r *http.Request) {
 			}
 			last = text
 		}
-		sleep(ctx, pause)
+		sleep(r.Context(), pause)
 		select {
-		case <-ctx.Done():
+		case <-r.Context().Done():
 		case <-changed:
 		case <-time.After(time.Second - pause): // durations have grown
 		}
@@ -260,14 +248,13 @@ func (s *site) change(w http.ResponseWriter, r *http.Request) {
 		if err == nil {
 			err = d.carryOut(s.pool, lock, targets[0])
 		}
-		if errors.As(err, new(notThere)) {
-			http.Error(w, oneLine(err), http.StatusConflict)
-		} else if err != nil {
-			http.Error(w, oneLine(classify(err)), http.StatusBadGateway)
-		} else {
-			fmt.Fprintf(s.log, "lockpool: %s, as %s asked\n", d.report(lock, targets[0]), r.RemoteAddr)
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8") // no guess: names come first
-			fmt.Fprintln(w, d.report(lock, targets[0]))
+		if err != nil {
+			status := map[bool]int{true: http.StatusConflict, false: http.StatusBadGateway}[errors.As(err, new(notThere))]
+			http.Error(w, oneLine(classify(err)), status)
+			return
 		}
+		fmt.Fprintf(s.log, "lockpool: %s, as %s asked\n", d.report(lock, targets[0]), r.RemoteAddr)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8") // no guess: names come first
+		fmt.Fprintln(w, d.report(lock, targets[0]))
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -90,18 +91,25 @@ func (h *hub) tell() {
 	h.changed = make(chan struct{})
 }
 
-// follow reads a lock's queue after each event. All followed locks are read for at most a tenth
-// of the time.
+// follow reads a lock's queue after each event until ctx ends. All followed locks are read for
+// at most a tenth of the time.
 func (h *hub) follow(ctx context.Context, lock string) {
-	for range h.pool.Observe(ctx, lock) { // look finds and shows errors as well
-		h.reading.Lock()
-		began := time.Now()
-		if q, err := h.pool.Queue(ctx, lock); err == nil {
-			h.replace(q, began)
-		}
-		sleep(ctx, restFactor*time.Since(began))
-		h.reading.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
 	}
+	h.work.Go(func() { // ends with ctx, or the pool
+		for range h.pool.Observe(ctx, lock) { // look finds and shows errors as well
+			h.reading.Lock()
+			began := time.Now()
+			if q, err := h.pool.Queue(ctx, lock); err == nil {
+				h.replace(q, began)
+			}
+			sleep(ctx, restFactor*time.Since(began))
+			h.reading.Unlock()
+		}
+	})
 }
 
 // replace replaces a lock's queue in the latest survey, unless the survey is newer.
@@ -135,14 +143,14 @@ func costOf(q lockpool.Queue, now time.Time) (cost time.Duration) {
 	return cost
 }
 
-// The history has a point for each minute of the last hour, of so many locks, and takes at
-// most 1.5 MB: 720 bytes a lock, and the name.
+// history has points of each lock, the oldest first: one for each minute of the last hour in
+// which the lock was seen. It has at most so many locks, and takes 2 MB.
+type history map[string][]point
+
 const (
 	maxRemembered = 1000
 	minutes       = 60
 )
-
-type history map[string]*[minutes]point
 
 // point is the most that was seen in a minute.
 type point struct{ minute, waiters, seconds uint32 }
@@ -153,25 +161,24 @@ func minuteOf(t time.Time) uint32 { return uint32(t.Unix() / 60) }
 func (h history) note(s survey) {
 	now := minuteOf(s.began)
 	for _, q := range s.queues {
-		if h[q.Name] == nil {
-			h[q.Name] = new([minutes]point)
+		points := h[q.Name]
+		if len(points) == 0 || points[len(points)-1].minute != now {
+			points = append(points, point{minute: now})
 		}
-		p := &h[q.Name][now%minutes]
-		if p.minute != now {
-			*p = point{minute: now}
-		}
-		if sum := summarize(q); sum.waiters > 0 {
+		h[q.Name] = points
+		if sum, p := summarize(q), &points[len(points)-1]; sum.waiters > 0 {
 			p.waiters = max(p.waiters, uint32(sum.waiters))
 			p.seconds = max(p.seconds, uint32(max(0, s.began.Sub(sum.waited)/time.Second)))
 		}
 	}
 	noise := map[string]uint64{}
-	for name := range h {
-		for _, p := range h.lastHour(name, s.began) {
-			noise[name] += uint64(min(p.minute, 1)) + uint64(p.waiters)*uint64(p.seconds)
+	for name, points := range h {
+		h[name] = slices.DeleteFunc(points, func(p point) bool { return p.minute+minutes <= now })
+		for _, p := range h[name] {
+			noise[name] += 1 + uint64(p.waiters)*uint64(p.seconds)
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(noise), func(a, b string) int { return cmp.Compare(noise[b], noise[a]) })
+	names := slices.SortedFunc(maps.Keys(h), func(a, b string) int { return cmp.Compare(noise[b], noise[a]) })
 	for i, name := range names {
 		if i >= maxRemembered || noise[name] == 0 {
 			delete(h, name)
@@ -179,16 +186,19 @@ func (h history) note(s survey) {
 	}
 }
 
-// lastHour returns the points of a lock, the oldest first. A minute in which the lock was not
-// seen has the zero point.
-func (h history) lastHour(name string, now time.Time) (points [minutes]point) {
-	if all := h[name]; all != nil {
-		for i := range points {
-			minute := minuteOf(now) - minutes + 1 + uint32(i)
-			if p := all[minute%minutes]; p.minute == minute {
-				points[i] = p
-			}
-		}
+// pathOf returns a line through numbers of the points as an SVG path, 60 wide and 20 high, with
+// gaps, and the largest number.
+func pathOf(points []point, now time.Time, number func(point) uint32) (path string, most uint32) {
+	for _, p := range points {
+		most = max(most, number(p))
 	}
-	return points
+	var b strings.Builder
+	for i, p := range points {
+		command := 'L'
+		if i == 0 || points[i-1].minute+1 != p.minute {
+			command = 'M'
+		}
+		fmt.Fprintf(&b, "%c%d %dh1", command, p.minute+minutes-1-minuteOf(now), 19-18*number(p)/max(most, 1))
+	}
+	return b.String(), most
 }

@@ -30,16 +30,9 @@ const (
 // view is the page: of the list, or of a lock. Charts are the last hour of the lock. Boxes and
 // arrows are the graph of who waits for whom; each box has the same in words.
 type view struct {
-	Title      string `json:"title"`
-	Locks      []row  `json:"locks"`
-	Contenders []row  `json:"contenders"`
-	Charts     []row  `json:"charts"`
-	More       string `json:"more"` // what is left out
-	Boxes      []row  `json:"boxes"`
-	Arrows     []row  `json:"arrows"`
-	Undrawn    string `json:"undrawn"`
-	Width      int    `json:"width"`
-	Height     int    `json:"height"`
+	Title, More, Undrawn                     string // More and Undrawn say what is left out
+	Locks, Contenders, Charts, Boxes, Arrows []row
+	Width, Height                            int
 }
 
 // row is what the page shows of something, by the names in the template. The row is known by
@@ -48,19 +41,18 @@ type row map[string]string
 
 // view returns the page as it is now.
 func (h *hub) view(lock string, now time.Time) view {
-	v := view{Locks: []row{}, Contenders: []row{}, Charts: []row{}, Boxes: []row{}, Arrows: []row{}}
 	h.mu.Lock()
-	s, hour := h.latest, h.past.lastHour(lock, now)
+	s, hour := h.latest, slices.Clone(h.past[lock])
 	h.mu.Unlock()
+	v := view{}
+	if lock != "" {
+		v.show(lock, s, h.trace, hour, now)
+		return v
+	}
 	s.queues = slices.Clone(s.queues)
 	slices.SortFunc(s.queues, func(a, b lockpool.Queue) int {
 		return cmp.Or(cmp.Compare(costOf(b, now), costOf(a, now)), byContention(a, b))
 	})
-	if lock != "" {
-		v.show(lock, s, h.trace, now)
-		v.chart(hour)
-		return v
-	}
 	which, size := "", 0
 	if h.prefix != "" {
 		which = " below " + quoted(h.prefix)
@@ -69,7 +61,7 @@ func (h *hub) view(lock string, now time.Time) view {
 	v.draw(s, now)
 	for i, q := range s.queues {
 		r := rowOf(q, now)
-		if size += 2 * len(r["link"]+r["name"]+r["holder"]); i == maxRows || size > maxRowBytes {
+		if size += len(r["key"] + r["name"] + r["holder"]); i == maxRows || size > maxRowBytes {
 			v.More = fmt.Sprintf("%d more are not shown; give lockpool serve a prefix.", len(s.queues)-i)
 			break
 		}
@@ -81,7 +73,7 @@ func (h *hub) view(lock string, now time.Time) view {
 func rowOf(q lockpool.Queue, now time.Time) row {
 	sum := summarize(q)
 	r := row{
-		"key": q.Name, "link": "/?lock=" + url.QueryEscape(q.Name), "name": quoted(q.Name), "cost": "-",
+		"key": "/?lock=" + url.QueryEscape(q.Name), "name": quoted(q.Name), "cost": "-", // the key is the link
 		"waiters": strconv.Itoa(sum.waiters), "waiting": waitedFor(now, sum.waited),
 		"holders": strconv.Itoa(sum.holders), "held": sum.heldFor(now),
 	}
@@ -95,7 +87,7 @@ func rowOf(q lockpool.Queue, now time.Time) row {
 }
 
 // show sets what the page of a lock shows.
-func (v *view) show(lock string, s survey, trace string, now time.Time) {
+func (v *view) show(lock string, s survey, trace string, hour []point, now time.Time) {
 	q := lockpool.Queue{Name: lock}
 	if i := slices.IndexFunc(s.queues, func(q lockpool.Queue) bool { return q.Name == lock }); i >= 0 {
 		q = s.queues[i]
@@ -121,37 +113,15 @@ func (v *view) show(lock string, s survey, trace string, now time.Time) {
 		}
 		v.Contenders = append(v.Contenders, r)
 	}
+	waiters, most := pathOf(hour, now, func(p point) uint32 { return p.waiters })
+	waiting, longest := pathOf(hour, now, func(p point) uint32 { return p.seconds })
+	v.Charts = []row{
+		{"key": "waiters", "path": waiters, "text": fmt.Sprintf("Waiters in the last hour: at most %d", most)},
+		{"key": "waiting", "path": waiting, "text": "Longest wait in the last hour: " + since("", now, now.Add(-time.Duration(longest)*time.Second))},
+	}
 }
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
-
-func (v *view) chart(hour [minutes]point) {
-	waiters, most := pathOf(hour, func(p point) uint32 { return p.waiters })
-	waiting, longest := pathOf(hour, func(p point) uint32 { return p.seconds })
-	v.Charts = []row{
-		{"key": "waiters", "path": waiters, "text": fmt.Sprintf("Waiters in the last hour: at most %d", most)},
-		{"key": "waiting", "path": waiting, "text": "Longest wait in the last hour: " + since("", time.Unix(int64(longest), 0), time.Unix(0, 0))},
-	}
-}
-
-// pathOf returns a line through the points as an SVG path, 60 wide and 20 high, with gaps, and
-// the largest number.
-func pathOf(hour [minutes]point, number func(point) uint32) (path string, most uint32) {
-	for _, p := range hour {
-		most = max(most, number(p))
-	}
-	var b strings.Builder
-	for i, p := range hour {
-		if p.minute != 0 {
-			command := 'L'
-			if i == 0 || hour[i-1].minute == 0 {
-				command = 'M'
-			}
-			fmt.Fprintf(&b, "%c%d %dh1", command, i, 19-18*number(p)/max(most, 1))
-		}
-	}
-	return b.String(), most
-}
 
 // columnsOf returns the parties to draw, each with the length of the longest chain of waits
 // from there: those in deadlocks, the first two waiters for each lock, and the parties in their
@@ -243,7 +213,7 @@ func nameOf(p lockpool.Party) string {
 	return who(p.Holds[0])
 }
 
-// cached is the list as JSON, of a second.
+// cached is the list as JSON, of a second and between two changes.
 type cached struct {
 	text    []byte
 	second  int64
@@ -253,10 +223,10 @@ type cached struct {
 // update returns the page as JSON, and a channel that is closed at the next change.
 func (h *hub) update(lock string, now time.Time) ([]byte, <-chan struct{}) {
 	h.mu.Lock()
-	old, changed := h.list, h.changed
+	list, changed := h.list, h.changed
 	h.mu.Unlock()
-	if lock == "" && old.changed == changed && old.second == now.Unix() {
-		return old.text, changed
+	if lock == "" && list.changed == changed && list.second == now.Unix() {
+		return list.text, changed
 	}
 	text, err := json.Marshal(h.view(lock, now))
 	if err != nil {

@@ -11,21 +11,16 @@ const { events, lock, change } = document.body.dataset;
 // the items of its lists.
 function bindings(root) {
   const bound = [];
-  for (const el of [root, ...root.querySelectorAll("[data-t], [data-a], [data-each]")]) {
-    if (el !== root && el.parentNode.closest("[data-each]") && root.contains(el.parentNode.closest("[data-each]"))) continue;
-    const { t, a, each, as } = el.dataset;
-    if (t) {
-      let shown = el.textContent;
-      bound.push((data) => {
-        const text = String(data[t] ?? "");
-        if (text !== shown) el.textContent = shown = text;
-      });
-    }
+  for (const el of [root, ...root.querySelectorAll("[data-a], [data-each]")]) {
+    const outer = el.parentElement?.closest("[data-each]");
+    if (el !== root && outer && root.contains(outer)) continue;
+    const { a, each, as } = el.dataset;
     for (const pair of a ? a.split(" ") : []) {
       const [name, key] = pair.split(":");
       bound.push((data) => {
         const value = String(data[key] ?? "");
-        if (value !== el.getAttribute(name)) el.setAttribute(name, value);
+        if (name !== "text" && value !== el.getAttribute(name)) el.setAttribute(name, value);
+        if (name === "text" && value !== el.textContent) el.textContent = value;
       });
     }
     if (each) bound.push(list(el, each, as || each));
@@ -46,14 +41,15 @@ function list(parent, each, as) {
   };
   for (const el of parent.children) add(el, el.dataset.key);
   return async (data) => {
-    const wanted = new Set(data[each].map((values) => values.key));
+    const rows = data[each] ?? [];
+    const wanted = new Set(rows.map((values) => values.key));
     for (const [key, { el }] of items) {
       if (wanted.has(key)) continue;
       el.remove();
       items.delete(key);
     }
     let at = parent.firstElementChild;
-    for (const [i, values] of data[each].entries()) {
+    for (const [i, values] of rows.entries()) {
       if (i % 100 === 99) await new Promise(requestAnimationFrame);
       const { el, bound } = items.get(values.key) || add(blank.cloneNode(true), values.key);
       for (const show of bound) show(values);
