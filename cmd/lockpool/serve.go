@@ -110,10 +110,7 @@ func (f *serving) site() (*site, error) {
 	addr, _ := netip.ParseAddr(host)
 	private := (host == "localhost" || addr.IsLoopback()) && !f.behindProxy
 	s := &site{changes: f.changes, secure: f.behindProxy || f.cert != "", secret: rand.Text(), seats: make(chan struct{}, maxBrowsers)}
-	s.hosts = []string{"localhost", "127.0.0.1", "::1"}
-	for _, name := range f.hosts {
-		s.hosts = append(s.hosts, strings.ToLower(name))
-	}
+	s.hosts = append([]string{"localhost", "127.0.0.1", "::1"}, strings.Fields(strings.ToLower(strings.Join(f.hosts, " ")))...)
 	if host != "" && !addr.IsUnspecified() {
 		s.hosts = append(s.hosts, host)
 	}

@@ -76,7 +76,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	route, known := routes[r.URL.Path]
 	switch {
-	case !s.isOurs(r.Host):
+	case !slices.Contains(s.hosts, strings.ToLower((&url.URL{Host: r.Host}).Hostname())): // perhaps another site's name for this machine
 		http.Error(w, "This is not a name of the page; give it to lockpool serve with --host.", http.StatusMisdirectedRequest)
 	case !s.isFromHere(r):
 		http.Error(w, "This request comes from another site.", http.StatusForbidden)
@@ -92,12 +92,6 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		route.serve(s, w, r)
 	}
-}
-
-// isOurs reports whether a Host header is one of the site's names. Another site whose name has
-// been given this machine's address sends its own name.
-func (s *site) isOurs(host string) bool {
-	return slices.Contains(s.hosts, strings.ToLower((&url.URL{Host: host}).Hostname()))
 }
 
 // isFromHere reports whether a request comes from the site's own pages or, except for changes,
@@ -128,11 +122,9 @@ func (s *site) derived(purpose string) string {
 // same compares secrets in a time that tells nothing about them.
 func (s *site) same(a, b string) bool { return hmac.Equal([]byte(s.derived(a)), []byte(s.derived(b))) }
 
-const cookieName = "lockpool"
-
 func (s *site) isAdmitted(r *http.Request) bool {
 	bearer, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	cookie, err := r.Cookie(cookieName)
+	cookie, err := r.Cookie("lockpool")
 	return s.token == "" || isBearer && s.same(bearer, s.token) || err == nil && s.same(cookie.Value, s.derived("cookie"))
 }
 
@@ -144,7 +136,7 @@ func (s *site) admit(w http.ResponseWriter, r *http.Request, token string) {
 		return
 	}
 	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Value: s.derived("cookie"), Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteStrictMode,
+		Name: "lockpool", Value: s.derived("cookie"), Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteStrictMode,
 	})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
@@ -229,7 +221,7 @@ func (s *site) api(w http.ResponseWriter, _ *http.Request) {
 		Seen  time.Time  `json:"seen"`
 		Locks []lockJSON `json:"locks"`
 		waitsJSON
-	}{latest.began.UTC(), locksOf(latest.queues), waitsOf(latest.graph)})
+	}{latest.began.UTC(), locksOf(latest.graph.Queues), waitsOf(latest.graph)})
 }
 
 // change revokes or breaks a lock. The token in the header is on the site's pages only.

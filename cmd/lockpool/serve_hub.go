@@ -21,7 +21,7 @@ type hub struct {
 	pool          *lockpool.Pool
 	prefix, trace string
 	work          sync.WaitGroup
-	reading       sync.Mutex // held while a followed lock is read, and ten times as long
+	reading       chan struct{} // full while a followed lock is read, and nine times as long after
 
 	mu      sync.Mutex
 	closed  bool
@@ -34,7 +34,10 @@ type hub struct {
 }
 
 func newHub(pool *lockpool.Pool, prefix, trace string) *hub {
-	h := &hub{pool: pool, prefix: prefix, trace: trace, looked: make(chan struct{}), changed: make(chan struct{}), past: history{}}
+	h := &hub{
+		pool: pool, prefix: prefix, trace: trace, reading: make(chan struct{}, 1),
+		looked: make(chan struct{}), changed: make(chan struct{}), past: history{},
+	}
 	close(h.looked)
 	return h
 }
@@ -101,13 +104,17 @@ func (h *hub) follow(ctx context.Context, lock string) {
 	}
 	h.work.Go(func() { // ends with ctx, or the pool
 		for range h.pool.Observe(ctx, lock) { // look finds and shows errors as well
-			h.reading.Lock()
+			select {
+			case h.reading <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
 			began := time.Now()
 			if q, err := h.pool.Queue(ctx, lock); err == nil {
 				h.replace(q, began)
 			}
 			sleep(ctx, restFactor*time.Since(began))
-			h.reading.Unlock()
+			<-h.reading
 		}
 	})
 }

@@ -212,7 +212,8 @@ func TestServeShowsAndChanges(t *testing.T) {
 	require.NoError(t, err)
 	s.CreateContenders("curator", 1)
 	const hostile = `<script>alert("1")</script>&\u202e`
-	s.contender(conn, `h<script>"'`+"\u202e", hostile, 303)
+	const html = `<html><script>"'` + "\u202e"
+	node := s.contender(conn, html, hostile, 303)
 	pool := s.Pool()
 	lock := s.Lock(pool, "ours")
 	traced := s.contender(conn, "ours", "cart", 202)
@@ -238,16 +239,19 @@ func TestServeShowsAndChanges(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(v.gets(200, "GET", "/api/locks", "")), &api))
 	require.Len(t, api.Locks, 5)
 	require.Len(t, api.Deadlocks, 1)
-	require.NotContains(t, v.gets(200, "GET", "/?lock="+url.QueryEscape(`h<script>"'`+"\u202e"), ""), "<script>\"")
+	require.NotContains(t, v.gets(200, "GET", "/?lock="+url.QueryEscape(html), ""), "<script>\"")
 	require.Contains(t, v.gets(200, "GET", "/?lock=accounts/2", ""), "main.serve (main.go:57)")
 	require.Contains(t, v.gets(200, "GET", "/?lock=ours", ""), `href="http://traces.example/4bf92f3577b34da6a3ce929d0e0e4736"`)
 
 	headers := v.changes()
-	node := s.Children("ours")[0]
+	broken := v.send("POST", "/change", form("break", html, node), headers...)
+	require.Equal(t, 200, broken.StatusCode)
+	require.Equal(t, "text/plain; charset=utf-8", broken.Header.Get("Content-Type"))
+	require.Empty(t, s.Children(html))
+	node = s.Children("ours")[0]
 	require.Contains(t, v.gets(200, "POST", "/change", form("revoke", "ours", node), headers...), "ours is asked back from ")
 	s.AwaitRevocation(lock)
-	broken := v.send("POST", "/change", form("break", "ours", node), headers...)
-	require.Equal(t, "text/plain; charset=utf-8", broken.Header.Get("Content-Type"), "whatever the name of the lock")
+	require.Contains(t, v.gets(200, "POST", "/change", form("break", "ours", node), headers...), "ours is taken from ")
 	s.AwaitLoss(lock)
 	s.Until(func() bool {
 		return strings.Contains(v.gets(200, "GET", "/?lock=ours", ""), "ours: 1 holder, 0 waiters")
@@ -469,4 +473,64 @@ func TestHistoryIsBounded(t *testing.T) {
 	require.Len(t, h, 1, "the others have been seen before")
 	h.note(survey{began: begun.Add(2 * time.Hour)})
 	require.Empty(t, h)
+}
+
+func TestPageIsOrderedByCostAndBounded(t *testing.T) {
+	now := time.Unix(10000, 0)
+	h := newHub(nil, "", "")
+	add := func(name string, waiters int, each time.Duration) {
+		q := lockpool.Queue{Name: name, Contenders: []lockpool.Contender{{Lock: name, Holds: true, Asked: now}}}
+		for i := range waiters {
+			q.Contenders = append(q.Contenders, lockpool.Contender{Lock: name, Node: fmt.Sprint(i), Asked: now.Add(-each)})
+		}
+		h.latest.queues = append(h.latest.queues, q)
+	}
+	for i := range maxRows {
+		add(strings.Repeat("n", 200)+fmt.Sprint(i), 0, 0)
+	}
+	add("many", 10, time.Second)
+	add("long", 1, time.Minute)
+	add("most", 2*maxContenders, time.Second)
+	h.latest.began = now
+	v := h.view("", now)
+	require.Equal(t, []string{"most", "long", "many"}, []string{v.Locks[0]["name"], v.Locks[1]["name"], v.Locks[2]["name"]})
+	require.Equal(t, "6m40s", v.Locks[0]["cost"])
+	require.Regexp(t, `^\d+ more are not shown`, v.More)
+	text, _ := h.update("", now)
+	require.Less(t, len(text), 2*maxRowBytes)
+	v = h.view("most", now)
+	require.Len(t, v.Contenders, maxContenders)
+	require.Equal(t, "201 more wait.", v.More)
+}
+
+// A cycle is drawn once, and a long queue by the first two waiters.
+func TestDrawing(t *testing.T) {
+	party := func(name string, waits bool, behind ...int) lockpool.Party {
+		c := lockpool.Contender{Lock: "l", Node: name, Session: name, Holds: !waits}
+		if waits {
+			return lockpool.Party{Wait: &c, For: behind}
+		}
+		return lockpool.Party{Holds: []lockpool.Contender{c}}
+	}
+	s := survey{graph: lockpool.WaitGraph{
+		Parties:   []lockpool.Party{party("a", true, 1), party("b", true, 0), party("c", false), party("d", true, 2), party("e", true, 3), party("f", true, 4)},
+		Deadlocks: [][]int{{0, 1}},
+	}}
+	q := lockpool.Queue{Name: "l"}
+	for _, p := range s.graph.Parties[2:] {
+		if p.Wait != nil {
+			p.Holds = append(p.Holds, *p.Wait)
+		}
+		q.Contenders = append(q.Contenders, p.Holds...)
+	}
+	s.queues, s.graph.Queues = []lockpool.Queue{q}, []lockpool.Queue{q}
+	var v view
+	v.draw(s, time.Time{})
+	var columns []string
+	for _, b := range v.Boxes {
+		columns = append(columns, b["who"]+" "+b["x"]+" "+b["class"])
+	}
+	require.Equal(t, []string{"session a 568 deadlock", "session b 288 deadlock", "session c 8 ", "session d 288 ", "session e 568 "}, columns)
+	require.Equal(t, "1 more waiter not drawn.", v.Undrawn)
+	require.Len(t, v.Arrows, 4)
 }

@@ -142,8 +142,8 @@ func columnsOf(s survey, f *forest) map[int]int {
 		visit(i)
 	}
 	for _, q := range s.queues {
-		all := contenders(&q)
-		for _, c := range all[min(len(all), len(holders(q))):min(len(all), len(holders(q))+2)] {
+		all, n := contenders(&q), len(holders(q))
+		for _, c := range all[n:min(len(all), n+2)] {
 			for _, i := range f.parties[position{q.Name, c.Node}] {
 				visit(i)
 			}
@@ -164,11 +164,11 @@ func (v *view) draw(s survey, now time.Time) {
 			continue
 		}
 		x, y := margin+column*(width+gapX), margin+filled[column]*(height+gapY)
-		does := "holds "
+		does := ""
 		if p.Wait != nil {
 			does = fmt.Sprintf("waits %s for %s", waitedFor(now, p.Wait.Asked), quoted(p.Wait.Lock))
 		} else {
-			does += quoted(p.Holds[0].Lock)
+			does = "holds " + quoted(p.Holds[0].Lock)
 		}
 		r := row{
 			"key": strconv.Itoa(i), "x": strconv.Itoa(x), "y": strconv.Itoa(y),

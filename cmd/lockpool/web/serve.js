@@ -93,10 +93,12 @@ document.addEventListener("click", (event) => {
   dialog.showModal();
 });
 dialog.addEventListener("close", async () => {
-  if (dialog.returnValue !== "yes") return;
+  if (!asked || dialog.returnValue !== "yes") return;
   const said = document.querySelector("[data-said]");
+  const body = new URLSearchParams(asked);
+  asked = null; // once, even if an earlier event comes late
   try {
-    const answer = await fetch("/change", { method: "POST", headers: { "Lockpool-Change": change }, body: new URLSearchParams(asked) });
+    const answer = await fetch("/change", { method: "POST", headers: { "Lockpool-Change": change }, body });
     said.textContent = await answer.text();
   } catch {
     said.textContent = "lockpool serve does not answer; nothing is known of the change.";
