@@ -23,15 +23,8 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// serving is the flags of lockpool serve.
-type serving struct {
-	listen, tokenFile, cert, key, trace string
-	hosts                               []string
-	behindProxy, changes                bool
-}
-
 func serveCommand(c *connection) *cobra.Command {
-	var f serving
+	s := new(site)
 	cmd := &cobra.Command{
 		Use:   "serve [PREFIX]",
 		Short: "Show contention live on a web page",
@@ -44,36 +37,35 @@ than this machine, serve demands a token, in a file or in LOCKPOOL_SERVE_TOKEN, 
 		Example:           "  lockpool serve\n  lockpool serve --listen 10.0.0.5:7433 --token-file token --tls-listen-cert cert.pem --tls-listen-key key.pem",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete,
-		RunE:              classified(func(cmd *cobra.Command, args []string) error { return f.run(c, cmd, strings.Join(args, "")) }),
+		RunE:              classified(func(cmd *cobra.Command, args []string) error { return s.run(c, cmd, strings.Join(args, "")) }),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:7433", "`address` to listen on")
-	flags.StringArrayVar(&f.hosts, "host", nil, "another `name` by which browsers may ask for the page")
-	flags.BoolVar(&f.changes, "allow-changes", false, "let browsers revoke and break locks")
-	flags.StringVar(&f.trace, "trace-url", "", "`URL` of a trace, such as http://127.0.0.1:16686/trace/{trace}")
-	flags.StringVar(&f.cert, "tls-listen-cert", "", "PEM `file` of the page's certificate")
-	flags.StringVar(&f.key, "tls-listen-key", "", "PEM `file` of its private key")
-	flags.BoolVar(&f.behindProxy, "behind-proxy", false, "TLS ends in a proxy in front, which passes the Host header on")
-	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the token that browsers must know (default $LOCKPOOL_SERVE_TOKEN)")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:7433", "`address` to listen on")
+	flags.StringArrayVar(&s.hosts, "host", nil, "another `name` by which browsers may ask for the page")
+	flags.BoolVar(&s.changes, "allow-changes", false, "let browsers revoke and break locks")
+	flags.StringVar(&s.traceURL, "trace-url", "", "`URL` of a trace, such as http://127.0.0.1:16686/trace/{trace}")
+	flags.StringVar(&s.cert, "tls-listen-cert", "", "PEM `file` of the page's certificate")
+	flags.StringVar(&s.key, "tls-listen-key", "", "PEM `file` of its private key")
+	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "TLS ends in a proxy in front, which passes the Host header on")
+	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that browsers must know (default $LOCKPOOL_SERVE_TOKEN)")
 	return cmd
 }
 
 // run serves until a signal.
-func (f *serving) run(c *connection, cmd *cobra.Command, prefix string) error {
-	s, err := f.site()
-	if err != nil {
+func (s *site) run(c *connection, cmd *cobra.Command, prefix string) error {
+	if err := s.check(); err != nil {
 		return &failure{misuse, err}
 	}
 	pool, err := c.visit()
 	if err != nil {
 		return err
 	}
-	s.hub, s.log = newHub(pool, prefix, f.trace), cmd.ErrOrStderr()
+	s.hub, s.log = newHub(pool, prefix, s.traceURL), cmd.ErrOrStderr()
 	defer s.hub.close()
 	if <-s.look(); s.latest.err != nil {
 		return s.latest.err
 	}
-	listener, err := net.Listen("tcp", f.listen)
+	listener, err := net.Listen("tcp", s.listen)
 	if err != nil {
 		return fmt.Errorf("%w; choose another address with --listen", err)
 	}
@@ -85,8 +77,8 @@ func (f *serving) run(c *connection, cmd *cobra.Command, prefix string) error {
 		ReadTimeout: browserPatience, WriteTimeout: 3 * browserPatience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	scheme, serve, ended := "http", server.Serve, make(chan error, 1)
-	if f.cert != "" {
-		scheme, serve = "https", func(l net.Listener) error { return server.ServeTLS(l, f.cert, f.key) }
+	if s.cert != "" {
+		scheme, serve = "https", func(l net.Listener) error { return server.ServeTLS(l, s.cert, s.key) }
 	}
 	go func() { ended <- serve(netutil.LimitListener(listener, 4*maxBrowsers)) }() // ends with the server
 	if _, err = fmt.Fprintf(cmd.OutOrStdout(), "%s://%s/\n", scheme, listener.Addr()); err == nil {
@@ -101,41 +93,41 @@ func (f *serving) run(c *connection, cmd *cobra.Command, prefix string) error {
 	return errors.Join(err, server.Close())
 }
 
-// site returns the site for the flags, without a hub. Errors do not repeat the token.
-func (f *serving) site() (*site, error) {
-	host, _, err := net.SplitHostPort(f.listen)
+// check checks the flags and completes the site, without a hub. Errors do not repeat the token.
+func (s *site) check() error {
+	host, _, err := net.SplitHostPort(s.listen)
 	if err != nil {
-		return nil, fmt.Errorf("--listen: %w; use an address such as 127.0.0.1:7433", err)
+		return fmt.Errorf("--listen: %w; use an address such as 127.0.0.1:7433", err)
 	}
 	addr, _ := netip.ParseAddr(host)
-	private := (host == "localhost" || addr.IsLoopback()) && !f.behindProxy
-	s := &site{changes: f.changes, secure: f.behindProxy || f.cert != "", secret: rand.Text(), seats: make(chan struct{}, maxBrowsers)}
-	s.hosts = append([]string{"localhost", "127.0.0.1", "::1"}, strings.Fields(strings.ToLower(strings.Join(f.hosts, " ")))...)
+	private := (host == "localhost" || addr.IsLoopback()) && !s.behindProxy
+	s.secure, s.secret, s.seats = s.behindProxy || s.cert != "", rand.Text(), make(chan struct{}, maxBrowsers)
+	s.hosts = append([]string{"localhost", "127.0.0.1", "::1"}, strings.Fields(strings.ToLower(strings.Join(s.hosts, " ")))...)
 	if host != "" && !addr.IsUnspecified() {
 		s.hosts = append(s.hosts, host)
 	}
 	s.token = os.Getenv("LOCKPOOL_SERVE_TOKEN")
-	if f.tokenFile != "" {
-		text, err := os.ReadFile(f.tokenFile)
+	if s.tokenFile != "" {
+		text, err := os.ReadFile(s.tokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("--token-file: %w", err)
+			return fmt.Errorf("--token-file: %w", err)
 		}
 		s.token = strings.TrimSpace(string(text))
 	}
-	u, err := url.Parse(f.trace)
+	u, err := url.Parse(s.traceURL)
 	switch {
-	case (f.cert == "") != (f.key == ""):
-		return nil, errors.New("--tls-listen-cert and --tls-listen-key are given together, or not at all")
+	case (s.cert == "") != (s.key == ""):
+		return errors.New("--tls-listen-cert and --tls-listen-key are given together, or not at all")
 	case len(s.hosts) == 3 && !private:
-		return nil, fmt.Errorf("--listen %s does not say how browsers call this machine; give that name with --host", f.listen)
+		return fmt.Errorf("--listen %s does not say how browsers call this machine; give that name with --host", s.listen)
 	case !private && !s.secure:
-		return nil, fmt.Errorf("--listen %s is not only for this machine; give --tls-listen-cert and --tls-listen-key, or --behind-proxy", f.listen)
-	case (s.token != "" || f.tokenFile != "") && len(s.token) < 16:
-		return nil, errors.New("the token has less than 16 characters; make one with openssl rand -hex 16")
+		return fmt.Errorf("--listen %s is not only for this machine; give --tls-listen-cert and --tls-listen-key, or --behind-proxy", s.listen)
+	case (s.token != "" || s.tokenFile != "") && len(s.token) < 16:
+		return errors.New("the token has less than 16 characters; make one with openssl rand -hex 16")
 	case !private && s.token == "":
-		return nil, errors.New("others than this machine can open the page; give --token-file or LOCKPOOL_SERVE_TOKEN")
-	case f.trace != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(f.trace, "{trace}")):
-		return nil, fmt.Errorf("--trace-url %s cannot be used; give one such as http://127.0.0.1:16686/trace/{trace}", quoted(f.trace))
+		return errors.New("others than this machine can open the page; give --token-file or LOCKPOOL_SERVE_TOKEN")
+	case s.traceURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.Contains(s.traceURL, "{trace}")):
+		return fmt.Errorf("--trace-url %s cannot be used; give one such as http://127.0.0.1:16686/trace/{trace}", quoted(s.traceURL))
 	}
-	return s, nil
+	return nil
 }

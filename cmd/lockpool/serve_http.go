@@ -32,12 +32,15 @@ const (
 // site is the web site of lockpool serve.
 type site struct {
 	*hub
-	hosts           []string      // that browsers may ask for
-	seats           chan struct{} // one for each browser that looks
-	token           string        // empty if every user of this machine is let in
-	secret          string        // of this process
-	changes, secure bool          // secure means that browsers speak TLS
-	log             io.Writer
+	listen, cert, key, tokenFile, traceURL string
+	hosts                                  []string // that browsers may ask for
+	changes, behindProxy                   bool
+
+	secure bool          // browsers speak TLS
+	token  string        // empty if every user of this machine is let in
+	secret string        // of this process
+	seats  chan struct{} // one for each browser that looks
+	log    io.Writer     // of changes
 }
 
 // routes are the known paths. Those that are open need no token.

@@ -326,9 +326,8 @@ func TestServeSpeaksTLS(t *testing.T) {
 // not read is seen at once.
 func siteInBubble(t *testing.T, test func(t *testing.T, s *shell, server *zktest.Server, h *hub, dial func() net.Conn)) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
-		f := serving{listen: "127.0.0.1:7433"}
-		site, err := f.site()
-		require.NoError(t, err)
+		site := &site{listen: "127.0.0.1:7433"}
+		require.NoError(t, site.check())
 		site.hub = newHub(b.Pool(lockpool.WithMaxSessions(1)), "", "")
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		web := &http.Server{Handler: site}
