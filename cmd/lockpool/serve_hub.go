@@ -95,11 +95,12 @@ func (h *hub) tell() {
 }
 
 // follow reads a lock's queue after each event until ctx ends. All followed locks are read for
-// at most a tenth of the time.
+// at most a tenth of the time. Names without a lock are not followed, because each would leave
+// a watch at the service.
 func (h *hub) follow(ctx context.Context, lock string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
+	if h.closed || !slices.ContainsFunc(h.latest.queues, func(q lockpool.Queue) bool { return q.Name == lock }) {
 		return
 	}
 	h.work.Go(func() { // ends with ctx, or the pool

@@ -418,6 +418,13 @@ func TestServeFollowsByEvents(t *testing.T) {
 		before := time.Now()
 		s.Until(func() bool { return strings.Contains(all.String(), `"Title":"orders/42: 1 holder, 1 waiter"`) }, "the next holder")
 		require.Less(t, time.Since(before), time.Second)
+
+		go discard(look(t, dial(), "orders/none")) // ends with the connection
+		synctest.Wait()
+		watched, err := server.Command(s.Ctx, "wchp")
+		require.NoError(t, err)
+		require.Contains(t, watched, "/orders/42")
+		require.NotContains(t, watched, "/orders/none")
 	})
 }
 
@@ -530,7 +537,7 @@ func TestDrawing(t *testing.T) {
 	for _, b := range v.Boxes {
 		columns = append(columns, b["who"]+" "+b["x"]+" "+b["class"])
 	}
-	require.Equal(t, []string{"session a 568 deadlock", "session b 288 deadlock", "session c 8 ", "session d 288 ", "session e 568 "}, columns)
+	require.Equal(t, []string{"session a 584 deadlock", "session b 304 deadlock", "session c 24 ", "session d 304 ", "session e 584 "}, columns)
 	require.Equal(t, "1 more waiter not drawn.", v.Undrawn)
 	require.Len(t, v.Arrows, 4)
 }

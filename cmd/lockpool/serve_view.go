@@ -154,7 +154,7 @@ func columnsOf(s survey, f *forest) map[int]int {
 
 // draw draws the graph: a column for each number of waits in a row.
 func (v *view) draw(s survey, now time.Time) {
-	const width, height, gapX, gapY, margin = 220, 44, 60, 16, 8
+	const width, height, gapX, gapY, margin = 220, 44, 60, 16, 24
 	f, filled := newForest(s.graph), map[int]int{}
 	columns, at, undrawn := columnsOf(s, f), map[int][2]int{}, 0
 	for i, p := range s.graph.Parties {

@@ -74,7 +74,7 @@ source.onmessage = async (event) => {
     const data = JSON.parse(newest);
     newest = "";
     for (const show of page) await show(data);
-    live.textContent = "Live.";
+    if (live.textContent !== "Live.") live.textContent = "Live."; // is said aloud
   }
   busy = false;
 };
