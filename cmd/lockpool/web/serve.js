@@ -50,7 +50,7 @@ function list(parent, each, as) {
     }
     let at = parent.firstElementChild;
     for (const [i, values] of rows.entries()) {
-      if (i % 100 === 99) await new Promise(requestAnimationFrame);
+      if (i % 50 === 49) await new Promise(requestAnimationFrame);
       const { el, bound } = items.get(values.key) || add(blank.cloneNode(true), values.key);
       for (const show of bound) show(values);
       if (at !== el && at?.nextElementSibling !== el) {
