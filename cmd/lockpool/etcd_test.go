@@ -5,6 +5,7 @@ package main
 // This file tests the command on etcd.
 
 import (
+	"bufio"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,12 +38,19 @@ func TestEtcd(t *testing.T) {
 	require.Regexp(t, `orders/42 +mutex +1 +1 `, s.prints("ls"))
 	require.Contains(t, s.prints("show", "orders/42"), "cart, process ")
 	require.Contains(t, s.prints("waits"), "1 waiter, 0 deadlocks")
+	page := s.visitor(s.serve()).send("GET", "/events?lock=orders/42", "")
+	seen := bufio.NewScanner(page.Body)
+	require.True(t, seen.Scan())
+	require.Contains(t, seen.Text(), `"Title":"orders/42: 1 holder, 1 waiter"`)
 	completed, _ := s.run(0, "__complete", "break", "or")
 	require.Equal(t, "orders/42\n:4\n", completed)
 	s.says(116, "orders/42 is held by sh, process ", "run", "--try", "orders/42", "--", "true")
 	require.Regexp(t, `^orders/42 is taken from sh, process`, s.prints("break", "--yes", "orders/42"))
 	require.Equal(t, 117, holder.code())
 	require.Equal(t, 0, waiter.code())
+	for !strings.Contains(seen.Text(), "orders/42: 0 holders, 0 waiters") {
+		require.True(t, seen.Scan())
+	}
 	require.Regexp(t, `^token \d+\n$`, waiter.stdout.String())
 
 	revoked := s.holder("--revocable", "job")

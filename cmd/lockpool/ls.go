@@ -97,19 +97,27 @@ type lockJSON struct {
 	Waited  *time.Time `json:"first_waiter_asked"`
 }
 
-// list prints a line for each lock.
-func list(w io.Writer, queues []lockpool.Queue, now time.Time, asJSON bool) error {
-	locks, rows := []lockJSON{}, [][]string{{"NAME", "KIND", "HOLDERS", "WAITERS", "HELD", "WAITING"}}
+func locksOf(queues []lockpool.Queue) []lockJSON {
+	locks := []lockJSON{}
 	for _, q := range queues {
 		s := summarize(q)
 		locks = append(locks, lockJSON{q.Name, s.kind, s.holders, s.kept, s.waiters, timeOrNull(s.held), timeOrNull(s.waited)})
+	}
+	return locks
+}
+
+// list prints a line for each lock.
+func list(w io.Writer, queues []lockpool.Queue, now time.Time, asJSON bool) error {
+	rows := [][]string{{"NAME", "KIND", "HOLDERS", "WAITERS", "HELD", "WAITING"}}
+	for _, q := range queues {
+		s := summarize(q)
 		rows = append(rows, []string{
 			quoted(q.Name), s.kind, strconv.Itoa(s.holders), strconv.Itoa(s.waiters), s.heldFor(now), waitedFor(now, s.waited),
 		})
 	}
 	switch {
 	case asJSON:
-		return printJSON(w, map[string]any{"locks": locks})
+		return printJSON(w, map[string]any{"locks": locksOf(queues)})
 	case len(queues) == 0:
 		return nil // as ls prints nothing for an empty directory
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,6 +16,84 @@ import (
 
 	"github.com/lockpool/lockpool"
 )
+
+// survey is what was seen of the locks.
+type survey struct {
+	queues []lockpool.Queue // the most contended first
+	graph  lockpool.WaitGraph
+	began  time.Time
+	took   time.Duration
+	err    error
+}
+
+// The times between two looks: at least a second, and enough to keep looking at a tenth of
+// the time.
+const (
+	lookInterval = time.Second
+	restFactor   = 9
+)
+
+// surveyOf looks at the locks below a prefix.
+func surveyOf(pool *lockpool.Pool, prefix string) survey {
+	s := survey{began: time.Now()}
+	s.err = reaching(pool, func(ctx context.Context) (err error) {
+		s.graph, err = pool.Waits(ctx, prefix)
+		return err
+	})
+	s.took = time.Since(s.began)
+	s.queues = s.graph.Queues
+	return s
+}
+
+// rest is the time between the survey and the next.
+func (s survey) rest() time.Duration { return max(lookInterval, restFactor*s.took) }
+
+// title says how many of the locks there are, which is said too, and how old the survey is if
+// it is late.
+func (s survey) title(locks []lockpool.Queue, which string, now time.Time) string {
+	n := 0
+	for _, q := range locks {
+		n += summarize(q).waiters
+	}
+	title := fmt.Sprintf("%s%s, %s", count(len(locks), "lock"), which, count(n, "waiter"))
+	if n := len(s.graph.Deadlocks); n > 0 {
+		title += ", " + count(n, "deadlock")
+	}
+	if n := len(s.graph.Unread); n > 0 {
+		title += fmt.Sprintf(", %s not read for want of rights", count(n, "name"))
+	}
+	const late = 2 * time.Second
+	if s.err != nil || now.Sub(s.began) > s.took+s.rest()+late {
+		title = fmt.Sprintf("%s, seen %s ago", title, waitedFor(now, s.began))
+	}
+	if s.err != nil {
+		title += ": " + oneLine(s.err)
+	}
+	return title
+}
+
+// noteGrants sets the time of the grant for contenders that waited in the last survey, or
+// whose grant was seen then: at the earliest the beginning of this survey.
+func noteGrants(before, now survey) {
+	known := map[string]time.Time{}
+	for _, q := range before.queues {
+		for _, c := range q.Contenders {
+			switch {
+			case !c.Holds:
+				known[q.Name+"\x00"+c.Node] = before.began
+			case !c.Granted.IsZero():
+				known[q.Name+"\x00"+c.Node] = c.Granted
+			}
+		}
+	}
+	for _, q := range now.queues {
+		for i := range q.Contenders {
+			if c := &q.Contenders[i]; c.Holds {
+				c.Granted = known[q.Name+"\x00"+c.Node]
+			}
+		}
+	}
+}
 
 // unread returns the error for unreadable locks, if there are any.
 func unread(g lockpool.WaitGraph) error {

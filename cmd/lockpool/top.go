@@ -3,7 +3,6 @@ package main
 // This file has the command top: a live view of locks and contenders.
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -76,45 +75,20 @@ type top struct {
 	width, height int
 }
 
-// survey is what was seen of the locks.
-type survey struct {
-	queues []lockpool.Queue // the most contended first
-	graph  lockpool.WaitGraph
-	began  time.Time
-	took   time.Duration
-	err    error
-}
-
 type (
 	tick  struct{}
 	acted struct{ text string }
 )
 
-// The times between two looks: at least a second, and enough to keep looking at a tenth of
-// the time.
-const (
-	lookInterval = time.Second
-	restFactor   = 9
-)
-
 // look makes a survey.
 func (t *top) look() tea.Msg {
-	s := survey{began: time.Now()}
-	s.err = reaching(t.pool, func(ctx context.Context) (err error) {
-		s.graph, err = t.pool.Waits(ctx, t.prefix)
-		return err
-	})
-	s.took = time.Since(s.began)
-	s.queues = s.graph.Queues
+	s := surveyOf(t.pool, t.prefix)
 	slices.SortFunc(s.queues, byContention)
 	return s
 }
 
-// rest is the time between the latest look and the next.
-func (t *top) rest() time.Duration { return max(lookInterval, restFactor*t.latest.took) }
-
 func (t *top) lookLater() tea.Cmd {
-	return tea.Tick(t.rest(), func(time.Time) tea.Msg { return t.look() })
+	return tea.Tick(t.latest.rest(), func(time.Time) tea.Msg { return t.look() })
 }
 
 // clock makes durations grow on the screen.
@@ -152,29 +126,6 @@ func (t *top) update(s survey) {
 	}
 	noteGrants(t.latest, s)
 	t.latest, t.forest = s, newForest(s.graph)
-}
-
-// noteGrants sets the time of the grant for contenders that waited in the last survey, or
-// whose grant was seen then: at the earliest the beginning of this survey.
-func noteGrants(before, now survey) {
-	known := map[string]time.Time{}
-	for _, q := range before.queues {
-		for _, c := range q.Contenders {
-			switch {
-			case !c.Holds:
-				known[q.Name+"\x00"+c.Node] = before.began
-			case !c.Granted.IsZero():
-				known[q.Name+"\x00"+c.Node] = c.Granted
-			}
-		}
-	}
-	for _, q := range now.queues {
-		for i := range q.Contenders {
-			if c := &q.Contenders[i]; c.Holds {
-				c.Granted = known[q.Name+"\x00"+c.Node]
-			}
-		}
-	}
 }
 
 // press handles a key.
@@ -377,10 +328,6 @@ func (t *top) screen() string {
 func (t *top) cut(s string) string { return ansi.Truncate(s, t.width, "…") }
 
 func (t *top) title() string {
-	n, locks := 0, t.locks()
-	for _, q := range locks {
-		n += summarize(q).waiters
-	}
 	which := ""
 	if t.prefix != "" {
 		which = " below " + quoted(t.prefix)
@@ -388,21 +335,7 @@ func (t *top) title() string {
 	if t.filter != "" {
 		which += " with " + strconv.Quote(t.filter)
 	}
-	title := fmt.Sprintf("%s%s, %s", count(len(locks), "lock"), which, count(n, "waiter"))
-	if n := len(t.latest.graph.Deadlocks); n > 0 {
-		title += ", " + count(n, "deadlock")
-	}
-	if n := len(t.latest.graph.Unread); n > 0 {
-		title += fmt.Sprintf(", %s not read for want of rights", count(n, "name"))
-	}
-	const late = 2 * time.Second
-	if t.latest.err != nil || t.now.Sub(t.latest.began) > t.latest.took+t.rest()+late {
-		title = fmt.Sprintf("%s, seen %s ago", title, waitedFor(t.now, t.latest.began))
-	}
-	if t.latest.err != nil {
-		title += ": " + oneLine(t.latest.err)
-	}
-	return title
+	return t.latest.title(t.locks(), which, t.now)
 }
 
 func (t *top) footer() string {
