@@ -361,6 +361,9 @@ func (h *history) changeLines() string {
 		case c.before != nil:
 			more = fmt.Sprintf(", %s for %s", map[bool]string{true: "held", false: "waited"}[c.before.Holds], h.length(c.before))
 		}
+		if c.At != "" && n > 0 {
+			more += ", in " + printable(c.At)
+		}
 		insert(counts, c.Lock, c.Holds, counts[c.Lock][c.Holds]+n)
 		if what != granted && what != downgraded {
 			fmt.Fprintf(b, "%s  %4d  %4d  %-15s  %s: %s (%s)%s\n", at.Local().Format(clock), counts[c.Lock][true], counts[c.Lock][false], what, quoted(c.Lock), c.who, c.Kind, more)

@@ -564,4 +564,5 @@ func TestCallersInMemoryAreCounted(t *testing.T) {
 	require.Contains(t, s.prints("show", "job"), "(mutex, with 4 callers behind in memory)\n")
 	require.Regexp(t, `job +mutex +1 +5 `, s.prints("ls"))
 	require.Contains(t, s.prints("show", "--json", "job"), `"callers": 4`)
+	require.Contains(t, s.prints("waits"), "\n5 waiters, 0 deadlocks\n")
 }

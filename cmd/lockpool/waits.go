@@ -81,6 +81,11 @@ func printWaits(w io.Writer, g lockpool.WaitGraph, now time.Time) error {
 			waiting++
 		}
 	}
+	for _, q := range g.Queues {
+		for _, c := range q.Contenders {
+			waiting += c.Callers
+		}
+	}
 	_, err := fmt.Fprintf(w, "%s%s, %s\n", newForest(g).String(now), count(waiting, "waiter"), count(len(g.Deadlocks), "deadlock"))
 	return err
 }
