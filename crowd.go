@@ -6,6 +6,7 @@ package lockpool
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -77,8 +78,8 @@ func (ls *localQueues) reported(again bool) {
 // report is the node of the pool's report, in the queue driver.Reports. It is used by one
 // goroutine at a time.
 type report struct {
-	session *session
-	node    driver.Node // zero if there is none
+	session *session // nil if there is no node
+	node    driver.Node
 	data    string
 	refused bool // by the service: the pool does not try again
 }
@@ -98,38 +99,38 @@ func (p *Pool) reportCrowds() {
 	if !r.refused {
 		r.publish(ctx, p, p.owner.Report(p.local.crowds(now)))
 	}
-	p.local.reported(!r.refused && r.node.Name != "")
+	p.local.reported(!r.refused && r.session != nil)
 }
 
-// publish makes the node have the data. Empty data removes the node.
+// publish makes the node have the data. Empty data removes the node. What fails is tried again
+// with the next report.
 func (r *report) publish(ctx context.Context, p *Pool, data []byte) {
+	if r.session != nil && r.session.isOver() {
+		*r = report{} // gone with the session
+	}
 	var err error
-	switch {
-	case r.session != nil && r.session.isOver():
-		r.session, r.node = nil, driver.Node{} // gone with the session
-		fallthrough
-	case r.node == (driver.Node{}) && len(data) > 0:
+	switch exists := r.session != nil; {
+	case !exists && len(data) > 0:
 		err = r.join(ctx, p, data)
-	case len(data) == 0 && r.node != (driver.Node{}):
-		err = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
-		r.session, r.node = nil, driver.Node{}
-	case string(data) != r.data:
-		if err = r.session.Rewrite(ctx, driver.Reports, r.node, data); err == driver.ErrRemoved {
-			r.session, r.node, err = nil, driver.Node{}, nil
+	case exists && len(data) == 0:
+		_ = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
+		*r = report{}
+	case exists && string(data) != r.data:
+		switch err = r.session.Rewrite(ctx, driver.Reports, r.node, data); {
+		case err == nil:
+			r.data = string(data)
+		case errors.Is(err, driver.ErrRemoved):
+			*r = report{}
 		}
 	}
-	r.data = string(data)
 	r.refused = isFinal(err)
 }
 
 func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
-	if len(data) == 0 {
-		return nil
-	}
 	return p.withSessionUntil(p.alive, ctx, nil, nil, func(ctx context.Context, s *session) error {
 		joined, err := s.Join(ctx, driver.Reports, driver.Request{Kind: driver.Exclusive, Data: data})
 		if err == nil {
-			r.session, r.node = s, joined.Node
+			r.session, r.node, r.data = s, joined.Node, string(data)
 		}
 		return err
 	})

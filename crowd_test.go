@@ -59,3 +59,41 @@ func TestReportsCostLittle(t *testing.T) {
 		require.Empty(t, server.State().Nodes["/"+driver.Reports].Children)
 	})
 }
+
+// A report ends with its session, and comes back on another one as long as calls wait.
+func TestReportsSurviveTheirSession(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		holder, pool := bubblePool(t, server), bubblePool(t, server)
+		l, err := holder.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		first, cancel := context.WithCancel(t.Context())
+		for _, ctx := range []context.Context{t.Context(), t.Context(), first} {
+			go func() {
+				if l, err := pool.Lock(ctx, "a"); err == nil {
+					_ = l.Unlock(t.Context())
+				}
+			}()
+		}
+		reports := func() (n int) {
+			time.Sleep(time.Minute)
+			return len(server.State().Nodes["/"+driver.Reports].Children)
+		}
+		require.Equal(t, 1, reports())
+		for _, s := range server.State().Sessions[1:] { // not the holder's
+			require.NoError(t, server.ExpireSession(s.ID))
+		}
+		require.Equal(t, 1, reports())
+		for _, s := range server.State().Sessions[1:] {
+			require.NoError(t, server.ExpireSession(s.ID))
+		}
+		require.Equal(t, 1, reports())
+		removed := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSetData}, Prefix: "/" + driver.Reports}, Times: 1, Do: zktest.FailWith(zktest.ErrNoNode)})
+		cancel()
+		time.Sleep(1100 * time.Millisecond)
+		require.Equal(t, 1, removed.Fired(), "the pool takes the node for removed")
+		require.NoError(t, l.Unlock(t.Context()))
+		time.Sleep(time.Minute)
+	})
+}
