@@ -216,7 +216,8 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 	var node driver.Node
 	a.data = nil
 	if at := a.local.place; at != nil {
-		node, a.data = at.node, at.data
+		node, a.data, a.tookOver = at.node, at.data, true
+		a.placeToTell()
 	}
 	switch {
 	case nested != nil:
@@ -342,6 +343,7 @@ type acquisition struct {
 	call     context.Context // of the caller
 	waiting  bool
 	longWait *time.Timer
+	tookOver bool // the place in the queue from another call
 	progress progress
 	local    localWaiter // the place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing

@@ -36,7 +36,10 @@ func callSite() string {
 	site, ok := sites.of[s]
 	if !ok {
 		if len(sites.of) == maxSites {
-			clear(sites.of)
+			for other := range sites.of {
+				delete(sites.of, other)
+				break
+			}
 		}
 		site = s.site()
 		sites.of[s] = site
@@ -53,9 +56,15 @@ func (a *acquisition) placeToTell() string {
 }
 
 // isSlow reports whether calls wait for longer than the search for the place of a call takes,
-// many times. The queue is not empty.
+// many times.
 func (q *localQueue) isSlow(w *localWaiter) bool {
-	return w.began.Sub(q.first().began) > 10*time.Millisecond
+	var before time.Time
+	if q.waiters.Len() > 0 {
+		before = q.first().began
+	} else if q.turns != nil {
+		before = q.turns.asked
+	}
+	return !before.IsZero() && w.began.Sub(before) > 10*time.Millisecond
 }
 
 // noteSite records where the goroutine's call was made, which may have a turn already.
@@ -81,7 +90,7 @@ func (s stack) site() (site string) {
 		if site != "" {
 			frame = " from " + frame
 		}
-		if len(site)+len(frame) > most {
+		if site != "" && len(site)+len(frame) > most {
 			break
 		}
 		site += frame

@@ -6,8 +6,8 @@ package lockpool
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -46,12 +46,16 @@ func (ls *localQueues) crowds(now time.Time) (found []nodedata.Crowd) {
 	return found
 }
 
-// hasLasted reports whether the present turn was passed on in memory, and is the one of the last
-// call.
+// hasLasted reports whether the present turn is passed on, and is the one of the last report.
 func (t *turns) hasLasted() bool {
 	before := t.seen
 	t.seen = t.last
-	return t.last > 0 && t.last == before && t.holders > 0 && !t.isAtRest()
+	return t.last == before && t.isPassedOn()
+}
+
+// isPassedOn reports whether the holder is another call than the one that the node names.
+func (t *turns) isPassedOn() bool {
+	return (t.last > 0 || t.tookOver) && t.holders > 0 && !t.isAtRest()
 }
 
 // reportSoon lets the pool report, unless it is about to. The caller holds mu.
@@ -68,7 +72,7 @@ func (ls *localQueues) reported(again bool) {
 	defer ls.mu.Unlock()
 	ls.reporting = false
 	for _, q := range ls.byName {
-		again = again || q.waiters.Len() > 0 || q.turns != nil && q.turns.last > 0 && q.turns.holders > 0 && !q.turns.isAtRest()
+		again = again || q.waiters.Len() > 0 || q.turns != nil && q.turns.isPassedOn()
 	}
 	if again {
 		ls.reportSoon()
@@ -81,12 +85,12 @@ type report struct {
 	session *session // nil if there is no node
 	node    driver.Node
 	data    string
-	refused bool // by the service: the pool does not try again
+	refused time.Time // when the service has refused a report; not tried again for a while
 }
 
 // reportCrowds reports, and is called by a timer.
 func (p *Pool) reportCrowds() {
-	const patience = 5 * time.Second
+	const patience, refusal = 5 * time.Second, time.Minute
 	if !p.begin() {
 		return
 	}
@@ -96,34 +100,32 @@ func (p *Pool) reportCrowds() {
 	defer cancel(nil)
 	ctx, end := context.WithTimeout(ctx, patience)
 	defer end()
-	if !r.refused {
-		r.publish(ctx, p, p.owner.Report(p.local.crowds(now)))
+	if crowds := p.local.crowds(now); now.Sub(r.refused) > refusal {
+		if isFinal(r.publish(ctx, p, p.owner.Report(crowds))) {
+			r.refused = now
+		}
 	}
-	p.local.reported(!r.refused && r.session != nil)
+	p.local.reported(r.session != nil)
 }
 
 // publish makes the node have the data. Empty data removes the node. What fails is tried again
 // with the next report.
-func (r *report) publish(ctx context.Context, p *Pool, data []byte) {
-	if r.session != nil && r.session.isOver() {
-		*r = report{} // gone with the session
+func (r *report) publish(ctx context.Context, p *Pool, data []byte) (err error) {
+	if r.session != nil && r.session.isOver() { // a retired session may live for long
+		r.leave(canceled)
 	}
-	var err error
 	switch exists := r.session != nil; {
 	case !exists && len(data) > 0:
-		err = r.join(ctx, p, data)
+		return r.join(ctx, p, data)
 	case exists && len(data) == 0:
-		_ = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
-		*r = report{}
+		r.leave(ctx)
 	case exists && string(data) != r.data:
-		switch err = r.session.Rewrite(ctx, driver.Reports, r.node, data); {
-		case err == nil:
-			r.data = string(data)
-		case errors.Is(err, driver.ErrRemoved):
-			*r = report{}
+		if err = r.session.Rewrite(ctx, driver.Reports, r.node, data); err != nil { // carried out or not
+			r.leave(canceled)
 		}
+		r.data = string(data)
 	}
-	r.refused = isFinal(err)
+	return err
 }
 
 func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
@@ -136,23 +138,28 @@ func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
 	})
 }
 
+func (r *report) leave(ctx context.Context) {
+	_ = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
+	r.session, r.node = nil, driver.Node{}
+}
+
 // crowds are what pools report, by lock and node.
-type crowds map[[2]string]nodedata.Crowd
+type crowds map[[2]string]nodedata.ReportedCrowd
 
 // addCrowds adds to the contenders what their pools report. The reports are read only if a
 // contender may have any.
 func addCrowds(q *Queue, read func() crowds) {
-	var reported crowds
+	read = sync.OnceValue(read)
 	for i := range q.Contenders {
 		c := &q.Contenders[i]
 		if !c.passesOn || i+1 < len(q.Contenders) && q.Contenders[i+1].Local { // of this pool
 			continue
 		}
-		if reported == nil {
-			reported = read()
+		crowd, ok := read()[[2]string{c.Lock, c.Node}]
+		if !ok || crowd.Host != c.Host || crowd.PID != c.PID {
+			continue
 		}
-		crowd, ok := reported[[2]string{c.Lock, c.Node}]
-		if c.Callers = crowd.Callers; ok && c.Holds {
+		if c.Callers = crowd.Callers; c.Holds {
 			c.Trace, c.At = cmp.Or(crowd.Trace, c.Trace), crowd.At
 		}
 	}

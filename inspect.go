@@ -47,7 +47,7 @@ type Contender struct {
 	Local bool
 
 	// Callers are the calls of another pool that wait in memory behind the contender, as the
-	// pool has reported: about a second ago, and only calls that have waited for a second.
+	// pool has reported: about a second ago, and only if one of them has waited for a second.
 	Callers int
 
 	passesOn bool // the process may pass the lock on in memory

@@ -182,7 +182,8 @@ func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
 		return nil, 0
 	}
-	return q.turns, q.turns.take(nil, "")
+	ls.reportSoon() // the node names another call
+	return q.turns, q.turns.take(new(localWaiter))
 }
 
 // recall ends keeping, and gives the lock back if it is unused; the present holder is the last.

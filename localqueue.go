@@ -98,20 +98,22 @@ type turns struct {
 	queue   *localQueue  // nil if the lock is not passed on in memory
 	retired *atomic.Bool // the session of the tenancy is not to be used any longer
 
-	last    int                // turn of the newest holder
-	seen    int                // last, at the last report
-	holders int                // present holders, some of them at rest
-	holder  *trace.SpanContext // of the newest holder's request, or nil
-	at      string             // where the newest holder's request was made
-	granted time.Time
-	share   time.Duration // after which the waiters of other processes have the lock; doubled while there are none
-	due     time.Time     // end of the present share
-	expiry  *time.Timer   // of the share, if there are waiters
-	over    bool          // the share is, and another process waits
-	shared  bool          // readers have the lock
-	stopped bool          // there are no more turns
-	frozen  bool          // there is no turn while a downgrade is under way, or after it has failed
-	ended   bool          // the tenancy is over
+	last     int                // turn of the newest holder
+	seen     int                // last, at the last report
+	holders  int                // present holders, some of them at rest
+	holder   *trace.SpanContext // of the newest holder's request, or nil
+	at       string             // where the newest holder's request was made
+	asked    time.Time          // when it was made; zero if not known
+	tookOver bool               // the node was made for another request
+	granted  time.Time
+	share    time.Duration // after which the waiters of other processes have the lock; doubled while there are none
+	due      time.Time     // end of the present share
+	expiry   *time.Timer   // of the share, if there are waiters
+	over     bool          // the share is, and another process waits
+	shared   bool          // readers have the lock
+	stopped  bool          // there are no more turns
+	frozen   bool          // there is no turn while a downgrade is under way, or after it has failed
+	ended    bool          // the tenancy is over
 
 	all *localQueues
 	idle
@@ -137,7 +139,7 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits, slow bool, behi
 		return false, false, nil
 	}
 	behind = q.behind(w)
-	if slow = q.waiters.Len() > 0 && q.isSlow(w); w.admission.isUndecided() {
+	if slow = q.isSlow(w); w.admission.isUndecided() {
 		q.admit(w)
 		return true, slow, behind
 	}
@@ -246,7 +248,7 @@ func (q *localQueue) advance() {
 		case t == nil || !t.hasOneFor(w):
 			q.delegate, w.wasKept = w, t != nil
 		case t.holders == 0 && !t.isAtRest() || t.shared:
-			w.turns, w.turn = t, t.take(w.span, w.at)
+			w.turns, w.turn = t, t.take(w)
 			if t.shared { // readers that follow each other keep the lock from writers
 				t.awaitExpiry()
 			}
@@ -262,7 +264,7 @@ func (q *localQueue) advance() {
 }
 
 // take begins the next turn.
-func (t *turns) take(span *trace.SpanContext, at string) (turn int) {
+func (t *turns) take(w *localWaiter) (turn int) {
 	if t.state == isKept {
 		t.reused++
 		t.all.keeping.taken++
@@ -271,7 +273,7 @@ func (t *turns) take(span *trace.SpanContext, at string) (turn int) {
 	t.looks = 0
 	t.last++
 	t.holders++
-	t.holder, t.at = span, at
+	t.holder, t.at, t.asked = w.span, w.at, w.began
 	t.all.passedOn.Add(1)
 	return t.last
 }
@@ -353,6 +355,9 @@ func (t *turns) begin() {
 		}
 		now := time.Now()
 		q.turns, q.delegate, t.granted, t.due = t, nil, now, now.Add(t.share)
+		if t.tookOver {
+			q.all.reportSoon()
+		}
 	}
 }
 
@@ -379,6 +384,8 @@ func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving
 	}
 	if t.holders--; t.holders == 0 {
 		t.advance()
+	} else {
+		t.holder, t.at = nil, "" // perhaps of the reader who has left
 	}
 	return t.settle()
 }

@@ -94,9 +94,9 @@ func WithLongWait(d time.Duration) Option {
 
 // WithMaxHold tells when a lock has been held for d: once for each hold, by a warning with
 // the place of the call, the metric lockpool.lock.overdue, and an event of the span of the
-// hold. If revoke is true, the lock is then revoked, as by [Pool.Revoke] with the hold's node:
-// contexts end if the lock was requested with [Revocable]. The holder keeps the lock. Terms of
-// [Pool.Elect] may last for longer. The default is no bound.
+// hold. If revoke is true, the holder is then asked for the lock: [Lock.Revoked] is closed, and
+// contexts end if the lock was requested with [Revocable]. Other holders of a shared lock are
+// asked in their own time. Terms of [Pool.Elect] may last for longer. The default is no bound.
 func WithMaxHold(d time.Duration, revoke bool) Option {
 	return func(c *config) error {
 		if d <= 0 {

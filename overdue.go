@@ -40,8 +40,8 @@ func (h *hold) tellOverdue() {
 		return
 	}
 	defer p.work.Done()
-	h.telemetry.Overdue(context.Background(), h.overdue.after, h.overdue.at)
-	if p.cfg.revokeOverdue {
+	if p.cfg.revokeOverdue { // before the logger, which may block
 		h.life.revoke()
 	}
+	h.telemetry.Overdue(context.Background(), h.overdue.after, h.overdue.at)
 }

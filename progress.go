@@ -135,7 +135,20 @@ func (a *acquisition) warnLongWait() {
 		}
 		holder, data = recipe.FindHolder(ctx, s, queue, driver.Node{})
 	}
-	t.LogLongWait(a.Context(), a.lock(), waited, w, holder, data)
+	t.LogLongWait(a.Context(), a.lock(), waited, w, holder, data, a.placeOf(holder, data, s))
+}
+
+// placeOf returns where in the program the holder asked for the lock, if known.
+func (a *acquisition) placeOf(holder driver.Node, data []byte, s *session) string {
+	record := nodedata.Parse(data)
+	if record.Local { // perhaps passed on
+		ctx, cancel := context.WithTimeout(a.Context(), time.Second)
+		defer cancel()
+		if crowd, ok := a.pool.crowdsOf(ctx, s)[[2]string{a.name, holder.Name}]; ok {
+			return crowd.At
+		}
+	}
+	return record.At
 }
 
 // describeBlocker adds to the error of a call whose context has ended what the call waited

@@ -154,6 +154,8 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 			middle := time.Now()
 			moments = append(moments, s.watch(150)...)
 			stop()
+			s.pose()
+			moments = append(moments, s.watch(3)...)
 			files, err := txnlog.Find(dir, "")
 			require.NoError(t, err)
 			require.Greater(t, len(files.Snapshots), 3)
@@ -164,6 +166,32 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 			}
 			require.Less(t, s.requireMoments(files, middle, moments)["mutex true"], all["mutex true"], "a snapshot replaces the oldest logs")
 		})
+	}
+}
+
+// pose makes contenders of each kind hold and wait, until the test ends.
+func (s *shell) pose() {
+	holders, waiters := s.Pool(), s.Pool()
+	s.Lock(holders, "orders/42")
+	s.Lock(holders, "readers", lockpool.Shared())
+	s.Lock(holders, "plain", lockpool.Plain())
+	_, err := holders.Semaphore("gpu", 3).Acquire(s.Ctx, 3)
+	require.NoError(s, err)
+	_, err = s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
+	require.NoError(s, err)
+	for _, wait := range []func() (*lockpool.Lock, error){
+		func() (*lockpool.Lock, error) { return waiters.Lock(s.Ctx, "orders/42", lockpool.Shared()) },
+		func() (*lockpool.Lock, error) { return waiters.Lock(s.Ctx, "readers") },
+		func() (*lockpool.Lock, error) { return waiters.Semaphore("gpu", 3).Acquire(s.Ctx, 1) },
+	} {
+		go func() { _, _ = wait() }() // ends with the pool
+	}
+	for name, n := range map[string]int{"orders/42": 2, "readers": 2, "gpu": 2, "curator": 1} {
+		s.Until(func() bool {
+			q, err := holders.Queue(s.Ctx, name)
+			require.NoError(s, err)
+			return len(q.Contenders) == n
+		}, "%d contenders for %s", n, name)
 	}
 }
 

@@ -47,17 +47,25 @@ func (o Owner) Report(crowds []Crowd) []byte {
 	}
 }
 
+// ReportedCrowd is a crowd with the process that reports it.
+type ReportedCrowd struct {
+	Crowd
+	Host string
+	PID  int
+}
+
 // ParseReport reads the crowds in the data of a node. Nothing is trusted.
-func ParseReport(data []byte) []Crowd {
+func ParseReport(data []byte) (found []ReportedCrowd) {
+	const most = 1_000_000 // callers
 	var r report
 	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil {
 		return nil
 	}
-	for i := range r.Crowds {
-		c := &r.Crowds[i]
-		c.Callers, c.At, c.Trace = max(0, c.Callers), printable(c.At), printable(c.Trace)
+	for _, c := range r.Crowds {
+		c.Callers, c.At, c.Trace = min(max(0, c.Callers), most), printable(c.At), printable(c.Trace)
+		found = append(found, ReportedCrowd{c, printable(r.Host), r.PID})
 	}
-	return r.Crowds
+	return found
 }
 
 // Traceparent returns a span in W3C's format, or nothing.

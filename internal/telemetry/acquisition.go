@@ -222,9 +222,10 @@ func (a *Acquisition) beginWait() {
 	if a.t.Profiles {
 		profiles().waiting.Add(a, 1)
 	}
-	if a.counted = a.t.countWaiter(a.ctx, a.lock, 1); a.counted && !a.Candidate {
+	if !a.Candidate { // also if no metric is enabled yet
 		a.t.waits.add(a)
 	}
+	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
 }
 
 // startWait starts the span of the wait, unless started.
@@ -359,10 +360,10 @@ func (a *Acquisition) End(err error) {
 	if a.waiting && a.t.Profiles {
 		profiles().waiting.Remove(a)
 	}
+	if a.waiting && !a.Candidate {
+		a.t.waits.remove(a)
+	}
 	if a.counted {
-		if !a.Candidate {
-			a.t.waits.remove(a)
-		}
 		a.t.countWaiter(a.ctx, a.lock, -1)
 	}
 	if a.waiting && a.Traced() {

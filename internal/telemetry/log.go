@@ -38,14 +38,13 @@ func (t *Telemetry) ShouldLogLongWait(lock string) bool {
 }
 
 // LogLongWait warns of a wait. holder is the zero Node if unknown.
-func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Duration, w recipe.Wait, holder driver.Node, holderData []byte) {
+func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Duration, w recipe.Wait, holder driver.Node, holderData []byte, holderAt string) {
 	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", waited.Round(time.Millisecond),
 		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
 	if holder.Name != "" {
-		record := nodedata.Parse(holderData)
-		attrs = append(attrs, "holder", holder.String(), "holder_owner", record.String())
-		if record.At != "" {
-			attrs = append(attrs, "holder_at", record.At)
+		attrs = append(attrs, "holder", holder.String(), "holder_owner", nodedata.Parse(holderData).String())
+		if holderAt != "" {
+			attrs = append(attrs, "holder_at", holderAt)
 		}
 	}
 	t.Logger.WarnContext(ctx, "lockpool: long wait for a lock", attrs...)
