@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/zktest"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
@@ -95,5 +96,62 @@ func TestReportsSurviveTheirSession(t *testing.T) {
 		require.Equal(t, 1, removed.Fired(), "the pool takes the node for removed")
 		require.NoError(t, l.Unlock(t.Context()))
 		time.Sleep(time.Minute)
+	})
+}
+
+// A report that a rewrite did not reach is made again.
+func TestReportsAreMadeAgain(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		other, pool := bubblePool(t, server), bubblePool(t, server)
+		l, err := pool.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		begin := func(n int) {
+			for range n {
+				go func() { _, _ = pool.Lock(ctx, "a") }() // ends with ctx
+			}
+			time.Sleep(time.Minute)
+		}
+		callers := func() (n int) {
+			q, err := other.Queue(t.Context(), "a")
+			require.NoError(t, err)
+			for _, c := range q.Contenders {
+				n += c.Callers
+			}
+			return n
+		}
+		begin(3)
+		require.Equal(t, 2, callers(), "and one has a node")
+		lost := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSetData}, Prefix: "/" + driver.Reports}, Times: 8, Do: zktest.DropBeforeApply()})
+		begin(5)
+		require.Positive(t, lost.Fired())
+		require.Equal(t, 7, callers())
+		cancel()
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// The node of a kept lock names the first call, which is not the present holder.
+func TestLineOfAKeptLock(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		other, pool := bubblePool(t, server), bubblePool(t, server, lockpool.WithKeptLocks(0, time.Hour))
+		for range 5 {
+			require.NoError(t, pool.Do(t.Context(), "a", func(context.Context) error {
+				time.Sleep(30 * time.Millisecond)
+				return nil
+			}))
+		}
+		l, err := pool.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		q, err := other.Queue(t.Context(), "a")
+		require.NoError(t, err)
+		require.True(t, q.Contenders[0].Kept)
+		require.Empty(t, q.Contenders[0].At, "it is not known")
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

@@ -65,3 +65,35 @@ func TestHoldThatLastsTooLongIsTold(t *testing.T) {
 	_, err := lockpool.Open("memory", "", lockpool.WithMaxHold(0, false))
 	require.ErrorContains(t, err, "WithMaxHold(0s): not positive")
 }
+
+// A logger that blocks delays no revocation.
+func TestOverdueHolderIsAskedBeforeTheLogger(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan struct{})
+		handler := blockingHandler{slog.DiscardHandler, asked}
+		pool := bubblePool(t, zktest.StartBubble(t), lockpool.WithLogger(slog.New(handler)), lockpool.WithMaxHold(time.Minute, true))
+		require.NoError(t, pool.Do(t.Context(), "a", func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Hour):
+				t.Error("the holder is not asked")
+			}
+			close(asked)
+			return nil
+		}, lockpool.Revocable()))
+	})
+}
+
+// blockingHandler lets loggers wait.
+type blockingHandler struct {
+	slog.Handler
+	until <-chan struct{}
+}
+
+func (blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h blockingHandler) Handle(context.Context, slog.Record) error {
+	<-h.until
+	return nil
+}
