@@ -144,13 +144,13 @@ func TestRequestThatClosesConnectionsFails(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		require.Less(t, time.Since(began), 5*time.Second)
-		require.LessOrEqual(t, closes.Fired(), 10)
+		require.Less(t, time.Since(began), 10*time.Second) // by chance, as the connections below
+		require.LessOrEqual(t, closes.Fired(), 20)
 		for range 3 { // beside requests of the same size, which are answered
 			_, err := p.Lock(b.Ctx, "long99")
 			require.ErrorContains(t, err, "jute.maxbuffer")
 		}
-		require.LessOrEqual(t, closes.Fired(), 20)
+		require.LessOrEqual(t, closes.Fired(), 40)
 		cancel()
 		others.Wait()
 		closes.Remove()
