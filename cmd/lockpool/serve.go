@@ -28,12 +28,12 @@ func serveCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [PREFIX]",
 		Short: "Show contention live on a web page",
-		Long: `Serve shows on a web page the locks that have a holder or a waiter, all or those below
-PREFIX, by the sum of the waits, who waits for whom, and the last hour of each lock, as
-far as a browser was looking. It looks as often as lockpool top, while a browser does.
+		Long: `Serve shows on a web page the locks with a holder or a waiter, all or below PREFIX, the
+largest sum of waits first; the graph of waits; and the last hour of each lock, as far as
+a browser was looking. Serve looks as often as lockpool top, while a browser does.
 
-Without a token, every user of this machine can open the page. On an address of others
-than this machine, serve demands a token, in a file or in LOCKPOOL_SERVE_TOKEN, and TLS.`,
+Without a token, every user of this machine can open the page. On an address other
+than this machine's, serve demands a token, in a file or in LOCKPOOL_SERVE_TOKEN, and TLS.`,
 		Example:           "  lockpool serve\n  lockpool serve --listen 10.0.0.5:7433 --token-file token --tls-listen-cert cert.pem --tls-listen-key key.pem",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete,
