@@ -77,7 +77,7 @@ type walk struct {
 	Files
 	apply func(Txn) (more bool)
 	last  int64 // transaction applied
-	lost  int64 // if not 0, the state lacks transactions after this one
+	lost  int64 // if not 0, the state lacks transactions, this one the last
 	ended bool
 	notes []string
 	err   error
@@ -130,11 +130,13 @@ func (w *walk) txn(t Txn) (more bool) {
 	}
 	if !follows(w.last, t.Zxid) {
 		w.notes = append(w.notes, fmt.Sprintf("the transactions between %#x and %#x (%s) are missing", w.last, t.Zxid, t.Time.Local().Format(time.DateTime)))
-		w.lost = w.last
+		w.lost = t.Zxid - 1
 	}
-	if i, _ := slices.BinarySearchFunc(w.Snapshots, File{Zxid: t.Zxid}, byZxid); w.lost > 0 && i > 0 && w.Snapshots[i-1].Zxid >= w.lost {
-		w.lost, w.last = 0, t.Zxid-1
-		w.load(w.Snapshots[i-1])
+	for i, _ := slices.BinarySearchFunc(w.Snapshots, File{Zxid: t.Zxid}, byZxid); w.lost > 0 && i > 0 && w.Snapshots[i-1].Zxid >= w.lost; i-- {
+		if w.last = t.Zxid - 1; w.load(w.Snapshots[i-1]) {
+			w.lost = 0
+		}
+		w.Snapshots = slices.Delete(w.Snapshots, i-1, i) // read once
 	}
 	w.last, w.ended = t.Zxid, w.err != nil || !w.apply(t)
 	return !w.ended
