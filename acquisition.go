@@ -3,6 +3,7 @@ package lockpool
 // This file has one request for a lock, from the call to the grant.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -47,7 +48,7 @@ func (h *Handle) acquireAlone(ctx context.Context, name string, req *request, l 
 	defer cancel()
 	a := h.newAcquisition(ctx, name, req)
 	ctx = a.begin(ctx)
-	defer func() { a.end(err) }()
+	defer func() { a.end(err); h.noteInside(a) }()
 	if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
 		err = h.pool.withCause(ctx, h, err)
 	}
@@ -221,7 +222,7 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 	}
 	switch {
 	case nested != nil:
-		a.data = nested.dataNow()
+		a.data, a.local.at = nested.dataNow(), nested.at
 	case a.data == nil && a.req.permits > 0:
 		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, a.pool.newAsk(), a.placeToTell())
 	case a.data == nil:
@@ -353,6 +354,13 @@ type acquisition struct {
 	session   *session // that the call needs; nil if none
 	joining   *session // where the node is being created; nil if that is over
 	joinBegan time.Time
+
+	// For the costs.
+	weight     int32 // for how many calls this one counts
+	weighed    bool
+	again      bool      // the node has joined directly after another of the pool
+	behindOwn  bool      // has waited behind another node of the process
+	stageBegan time.Time // of the wait behind a node; zero during none
 }
 
 // hasAsked records the order number of a node, or 0, and returns the smallest so far.
@@ -414,6 +422,7 @@ func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	a.hasAsked(w.Created)
 	a.pool.local.noteQueued(&a.local)
 	a.nested.waiting(w)
+	a.beginStage(w)
 	a.progress.waitsBehind(w)
 	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })
 	return wantHolder
@@ -457,17 +466,24 @@ func (a *acquisition) Requeued(why error) {
 		a.local.admission.began = time.Time{} // an outage does not say how long turns are
 	}
 	a.joining = nil
+	a.endStage()
 	a.progress.requeued()
 	a.Acquisition.Requeued(why)
 }
 
 // Woken implements recipe.Observer.
 func (a *acquisition) Woken(e driver.Event, nearest bool) {
-	a.progress.woken(e, e == driver.Interrupted || nearest && e != driver.Changed)
+	over := e == driver.Interrupted || nearest && e != driver.Changed
+	if over {
+		a.endStage()
+	}
+	a.progress.woken(e, over)
 	a.Acquisition.Woken(e, nearest)
 }
 
 func (a *acquisition) granted(h *hold) {
+	h.cost.weight = a.weigh() // finds the line
+	h.cost.at = cmp.Or(a.local.at, h.cost.at)
 	h.telemetry.Begin(a.call, a.pool.telemetry, h.lock(), a.Traced())
 	a.Granted(h.tenancy.node, h.turn > 0)
 }
@@ -482,5 +498,6 @@ func (a *acquisition) end(err error) {
 	if bounds := a.local.admission; err == nil && bounds != nil && !bounds.began.IsZero() {
 		a.pool.local.notePace(a.name, bounds)
 	}
+	a.account(err)
 	a.End(err)
 }

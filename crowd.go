@@ -79,33 +79,35 @@ func (ls *localQueues) reported(again bool) {
 	}
 }
 
-// report is the node of the pool's report, in the queue driver.Reports. It is used by one
-// goroutine at a time.
+// report is a node by which the pool tells others something. It is used by one goroutine at a
+// time.
 type report struct {
+	queue   string
 	session *session // nil if there is no node
 	node    driver.Node
 	data    string
 	refused time.Time // when the service has refused a report; not tried again for a while
 }
 
-// reportCrowds reports, and is called by a timer.
+// reportCrowds reports to the queue driver.Reports, and is called by a timer.
 func (p *Pool) reportCrowds() {
-	const patience, refusal = 5 * time.Second, time.Minute
-	if !p.begin() {
-		return
+	if p.begin() {
+		defer p.work.Done()
+		p.report.tell(p, p.owner.Report(p.local.crowds(time.Now())))
+		p.local.reported(p.report.session != nil)
 	}
-	defer p.work.Done()
-	r, now := &p.report, time.Now()
+}
+
+// tell is publish, with patience for a service that is slow or refuses.
+func (r *report) tell(p *Pool, data []byte) {
+	const patience, refusal = 5 * time.Second, time.Minute
 	ctx, cancel := bound(context.Background(), p.alive)
 	defer cancel(nil)
 	ctx, end := context.WithTimeout(ctx, patience)
 	defer end()
-	if crowds := p.local.crowds(now); now.Sub(r.refused) > refusal {
-		if isFinal(r.publish(ctx, p, p.owner.Report(crowds))) {
-			r.refused = now
-		}
+	if now := time.Now(); now.Sub(r.refused) > refusal && isFinal(r.publish(ctx, p, data)) {
+		r.refused = now
 	}
-	p.local.reported(r.session != nil)
 }
 
 // publish makes the node have the data. Empty data removes the node. What fails is tried again
@@ -120,7 +122,7 @@ func (r *report) publish(ctx context.Context, p *Pool, data []byte) (err error) 
 	case exists && len(data) == 0:
 		r.leave(ctx)
 	case exists && string(data) != r.data:
-		if err = r.session.Rewrite(ctx, driver.Reports, r.node, data); err != nil { // carried out or not
+		if err = r.session.Rewrite(ctx, r.queue, r.node, data); err != nil { // carried out or not
 			r.leave(canceled)
 		}
 		r.data = string(data)
@@ -130,7 +132,7 @@ func (r *report) publish(ctx context.Context, p *Pool, data []byte) (err error) 
 
 func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
 	return p.withSessionUntil(p.alive, ctx, nil, nil, func(ctx context.Context, s *session) error {
-		joined, err := s.Join(ctx, driver.Reports, driver.Request{Kind: driver.Exclusive, Data: data})
+		joined, err := s.Join(ctx, r.queue, driver.Request{Kind: driver.Exclusive, Data: data})
 		if err == nil {
 			r.session, r.node, r.data = s, joined.Node, string(data)
 		}
@@ -139,7 +141,7 @@ func (r *report) join(ctx context.Context, p *Pool, data []byte) error {
 }
 
 func (r *report) leave(ctx context.Context) {
-	_ = r.session.Leave(ctx, driver.Reports, r.node) // continues in the background
+	_ = r.session.Leave(ctx, r.queue, r.node) // continues in the background
 	r.session, r.node = nil, driver.Node{}
 }
 

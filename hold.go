@@ -29,6 +29,7 @@ type hold struct {
 	turn      int // in the tenancy, starting with 0
 	life      life
 	overdue   overdue
+	cost      holdCost
 	telemetry telemetry.Hold
 }
 
@@ -582,6 +583,7 @@ func (p *Pool) removeHold(h *hold) {
 	}()
 	h.handle.mu.Lock()
 	entries := h.entries.last
+	h.account()
 	h.handle.mu.Unlock()
 	h.telemetry.Reentered(int(entries) - 1)
 }

@@ -10,14 +10,13 @@ import (
 // overdue is what a hold needs to be told of when it has lasted too long.
 type overdue struct {
 	after time.Duration // 0 for never
-	at    string        // where the lock was asked for
 	timer *time.Timer   // guarded by Pool.mu
 }
 
 // noteMaxHold sets the longest time of a hold. Leaders hold their locks for as long as they lead.
 func (h *hold) noteMaxHold(op string) {
 	if d := h.handle.pool.cfg.maxHold; d > 0 && op != opElect {
-		h.overdue.after, h.overdue.at = d, callSite()
+		h.overdue.after, h.cost.at = d, callSite()
 	}
 }
 
@@ -43,5 +42,5 @@ func (h *hold) tellOverdue() {
 	if p.cfg.revokeOverdue { // before the logger, which may block
 		h.life.revoke()
 	}
-	h.telemetry.Overdue(context.Background(), h.overdue.after, h.overdue.at)
+	h.telemetry.Overdue(context.Background(), h.overdue.after, h.cost.at)
 }

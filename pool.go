@@ -46,6 +46,8 @@ type Pool struct {
 	local     localQueues         // of calls that wait in memory (localqueue.go)
 	nested    nestedWaits         // of handles with other locks (nested.go)
 	report    report              // of the calls that wait in memory (crowd.go)
+	costs     costs               // of locks (cost.go)
+	published report              // of the costs
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -107,7 +109,8 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: %w", err)
 	}
-	p.local.report = p.reportCrowds
+	p.local.report, p.costs.publish = p.reportCrowds, p.publishCosts
+	p.report.queue, p.published.queue = driver.Reports, driver.Costs
 	p.unobserve = p.observe()
 	return p, nil
 }

@@ -71,6 +71,7 @@ func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data
 	if !a.local.alone {
 		t.turns.queue = a.local.queue
 	}
+	a.again = a.pool.costs.follows(a.name, node, s)
 	if a.req.mayBeKept() {
 		a.pool.local.noteUse(&t.turns, queue, node, s.areNeighbors)
 	}

@@ -161,6 +161,9 @@ const Waits = ".waits"
 // Reports is the queue with the reports of pools, below Waits, where no lock's name leads.
 const Reports = Waits + "/" + Waits
 
+// Costs is the queue with the costs that pools publish, beside Reports.
+const Costs = Waits + "/.costs"
+
 // Driver opens connectors from connect strings.
 type Driver interface {
 	// OpenConnector parses dsn, and never dials. Errors name the wrong part of dsn, and

@@ -38,6 +38,7 @@ func TestEtcd(t *testing.T) {
 	require.Regexp(t, `orders/42 +mutex +1 +1 `, s.prints("ls"))
 	require.Contains(t, s.prints("show", "orders/42"), "cart, process ")
 	require.Contains(t, s.prints("waits"), "1 waiter, 0 deadlocks")
+	require.Contains(t, s.prints("insights"), "No pool has published")
 	page := s.visitor(s.serve()).send("GET", "/events?lock=orders/42", "")
 	seen := bufio.NewScanner(page.Body)
 	require.True(t, seen.Scan())

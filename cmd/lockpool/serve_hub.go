@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 )
 
 // hub knows what was seen of the locks last. It looks when a browser wants that, as often as
@@ -31,6 +32,8 @@ type hub struct {
 	changed chan struct{} // closed at the next change
 	past    lastHour
 	list    cached
+	costs   insights.Insights
+	costsAt time.Time // when costs were read
 }
 
 func newHub(pool *lockpool.Pool, prefix, trace string) *hub {
@@ -72,6 +75,7 @@ func (h *hub) look() <-chan struct{} {
 	h.looked = make(chan struct{})
 	h.work.Go(func() { // ends with the survey
 		s := surveyOf(h.pool, h.prefix)
+		h.readCosts()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s.err != nil {
@@ -86,6 +90,27 @@ func (h *hub) look() <-chan struct{} {
 		h.tell()
 	})
 	return h.looked
+}
+
+// readCosts reads what waiting has cost, as often as pools publish. Costs that cannot be read stay
+// as they were: the survey finds and shows errors as well.
+func (h *hub) readCosts() {
+	h.mu.Lock()
+	old := time.Since(h.costsAt) >= time.Minute
+	h.mu.Unlock()
+	if !old {
+		return
+	}
+	var costs []lockpool.PoolCosts
+	err := reaching(h.pool, func(ctx context.Context) (err error) {
+		costs, err = h.pool.Costs(ctx)
+		return err
+	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.costsAt = time.Now(); err == nil {
+		h.costs = insights.Of(costs, h.prefix)
+	}
 }
 
 // tell tells the browsers of a change.

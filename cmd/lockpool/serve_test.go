@@ -385,6 +385,8 @@ func discard(r io.Reader) { _, _ = io.Copy(io.Discard, r) }
 func TestServeLooksLikeTopAndOnlyForBrowsers(t *testing.T) {
 	siteInBubble(t, func(t *testing.T, s *shell, server *zktest.Server, h *hub, dial func() net.Conn) {
 		s.contend(s.Dial())
+		<-h.look() // reads the costs, once a minute
+		time.Sleep(time.Second)
 		one := len(locktest.Requests(server, func() { <-h.look() }))
 		looks := func() float64 {
 			return float64(len(locktest.Requests(server, func() { time.Sleep(time.Minute) }))) / float64(one)

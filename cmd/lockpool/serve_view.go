@@ -30,9 +30,9 @@ const (
 // view is the page: of the list, or of a lock. Charts are the last hour of the lock. Boxes and
 // arrows are the graph of who waits for whom; each box has the same in words.
 type view struct {
-	Title, More, Undrawn                     string // More and Undrawn say what is left out
-	Locks, Contenders, Charts, Boxes, Arrows []row
-	Width, Height                            int
+	Title, More, Undrawn                            string // More and Undrawn say what is left out
+	Locks, Contenders, Charts, Boxes, Arrows, Costs []row
+	Width, Height                                   int
 }
 
 // row is what the page shows of something, by the names in the template. The row is known by
@@ -42,7 +42,7 @@ type row map[string]string
 // view returns the page as it is now.
 func (h *hub) view(lock string, now time.Time) view {
 	h.mu.Lock()
-	s, hour := h.latest, slices.Clone(h.past[lock])
+	s, hour, costs := h.latest, slices.Clone(h.past[lock]), h.costs
 	h.mu.Unlock()
 	v := view{}
 	if lock != "" {
@@ -59,6 +59,9 @@ func (h *hub) view(lock string, now time.Time) view {
 	}
 	v.Title = s.title(s.queues, which, now)
 	v.draw(s, now)
+	for i, line := range insightLines(costs) {
+		v.Costs = append(v.Costs, row{"key": strconv.Itoa(i), "text": line})
+	}
 	for i, q := range s.queues {
 		r := rowOf(q, now)
 		if size += len(r["key"] + r["name"] + r["holder"]); i == maxRows || size > maxRowBytes {

@@ -3,6 +3,7 @@ package main
 // This file tests the commands that show locks, and dev.
 
 import (
+	"bufio"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -19,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -51,13 +54,6 @@ func (s *shell) fails(code int, line string, args ...string) {
 // the node. holds are the locks held: names, each with a node.
 func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...string) (node string) {
 	s.Helper()
-	path := ""
-	for part := range strings.SplitSeq(s.Chroot[1:]+"/"+name, "/") {
-		path += "/" + part
-		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNodeExists) {
-			require.NoError(s, err)
-		}
-	}
 	data := fmt.Sprintf(`{"owner":%q,"host":"web%d","pid":%d}`, owner, pid/100, pid)
 	if len(holds) > 0 {
 		var list []string
@@ -65,6 +61,19 @@ func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...s
 			list = append(list, fmt.Sprintf(`{"lock":%q,"node":%q}`, holds[i], holds[i+1]))
 		}
 		data = fmt.Sprintf(`%s,"ask":"%d","at":"main.serve (main.go:57)","holds":[%s]}`, data[:len(data)-1], pid, strings.Join(list, ","))
+	}
+	return s.join(conn, name, data)
+}
+
+// join adds a node with the data to a queue.
+func (s *shell) join(conn *zk.Conn, name, data string) (node string) {
+	s.Helper()
+	path := ""
+	for part := range strings.SplitSeq(s.Chroot[1:]+"/"+name, "/") {
+		path += "/" + part
+		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNodeExists) {
+			require.NoError(s, err)
+		}
 	}
 	node, err := conn.CreateProtectedEphemeralSequential(path+"/lock-", []byte(data), zk.WorldACL(zk.PermAll))
 	require.NoError(s, err)
@@ -565,4 +574,41 @@ func TestCallersInMemoryAreCounted(t *testing.T) {
 	require.Regexp(t, `job +mutex +1 +5 `, s.prints("ls"))
 	require.Contains(t, s.prints("show", "--json", "job"), `"callers": 4`)
 	require.Contains(t, s.prints("waits"), "\n5 waiters, 0 deadlocks\n")
+}
+
+// costs makes two pools publish what their calls have cost, and a third client write nonsense.
+func (s *shell) costs(conn *zk.Conn) {
+	const one = `{"owner":"billing","host":"web1","pid":101,"over":60000000000,"local_turns":true,"costs":[
+{"lock":"orders/17","kind":"mutex","at":"main.refund (refund.go:24)","holds":600,"held":48000000000,"waits":600,"waited":120000000000},
+{"lock":"orders/18","kind":"mutex","at":"main.refund (refund.go:24)","holds":60,"held":600000000,"asks":60,"asked":60000000}]}`
+	s.join(conn, driver.Costs, one)
+	s.join(conn, driver.Costs, strings.NewReplacer("billing", "cart", `:101`, `:202`, `"asks":60,`, `"asks":6000,"again":-1,`).Replace(one))
+	for _, data := range []string{"", "{", one[:100], strings.Replace(one, "60000000000", "0", 1), strings.Replace(one, "orders/17", `\u001b[2J`, 1), strings.Replace(one, "600", "-1e300", 1)} {
+		s.join(conn, driver.Costs, data)
+	}
+}
+
+func TestInsights(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	conn := s.Dial()
+	require.Equal(t, "No pool has published costs: one does a minute after its calls have begun to wait, if they have waited for a second in all.\n", s.prints("insights"))
+	for i := range 4 {
+		s.join(conn, driver.Costs, fmt.Sprintf(`{"host":"web1","pid":1,"over":1000000000,"costs":[{"lock":"orders/%d","holds":1,"held":1}]}`, i))
+	}
+	s.costs(conn)
+	text := s.prints("insights")
+	require.Contains(t, text, "\norders/*: 4.")
+	require.Contains(t, text, "Behind main.refund (refund.go:24): ")
+	require.Contains(t, text, "\nAdvice for orders/17: it has 100 % of the waits for the 6 known locks of orders/*. Divided into two locks: a mean wait of ")
+	require.NotContains(t, text, "\x1b")
+	require.Contains(t, s.prints("insights", "stock"), ": 0.00 calls waited at a time.\n")
+	var told insights.Insights
+	require.NoError(t, json.Unmarshal([]byte(s.prints("insights", "orders", "--json")), &told))
+	require.Equal(t, "hot", told.Advice[0].Rule)
+	require.Equal(t, 6, told.Locks[0].Locks)
+	page := s.visitor(s.serve()).send("GET", "/events", "")
+	seen := bufio.NewScanner(page.Body)
+	require.True(t, seen.Scan())
+	require.Contains(t, seen.Text(), "Advice for orders/17: ")
 }

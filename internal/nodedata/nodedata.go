@@ -56,7 +56,10 @@ type Hold struct {
 }
 
 // Owner is the encoded record of a process that passes a lock on in memory, or does not.
-type Owner struct{ local, alone []byte }
+type Owner struct {
+	Origin       // without a span
+	local, alone []byte
+}
 
 // NewOwner returns the record of this process. An empty name stands for the program's
 // name.
@@ -65,11 +68,12 @@ func NewOwner(name string) Owner {
 		name = printable(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
 	}
 	host, _ := os.Hostname() // empty if unknown
-	data, err := json.Marshal(Origin{Owner: name, Host: host, PID: os.Getpid()})
+	origin := Origin{Owner: name, Host: host, PID: os.Getpid()}
+	data, err := json.Marshal(origin)
 	if err != nil {
 		panic(err) // impossible for two strings and a number
 	}
-	return Owner{append(data[:len(data)-1:len(data)-1], `,"local":true}`...), data}
+	return Owner{origin, append(data[:len(data)-1:len(data)-1], `,"local":true}`...), data}
 }
 
 // Data returns the data of a node: the record, the requesting span if not nil, whether the

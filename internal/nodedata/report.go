@@ -31,19 +31,21 @@ func (o Owner) Report(crowds []Crowd) []byte {
 	if len(crowds) == 0 {
 		return nil
 	}
-	r := report{Crowds: crowds[:min(len(crowds), 100)]}
-	if err := json.Unmarshal(o.alone, &r.Origin); err != nil {
-		panic(err) // impossible for what NewOwner has written
-	}
+	r := report{Origin: o.Origin}
+	return fitting(crowds[:min(len(crowds), 100)], func(crowds []Crowd) any { r.Crowds = crowds; return r })
+}
+
+// fitting returns the record with as many of the items as fit into a node.
+func fitting[T any](items []T, with func([]T) any) []byte {
 	for {
-		data, err := json.Marshal(r)
+		data, err := json.Marshal(with(items))
 		if err != nil {
 			panic(err) // impossible for texts and numbers
 		}
 		if len(data) <= MaxNode {
 			return data
 		}
-		r.Crowds = r.Crowds[:len(r.Crowds)*2/3]
+		items = items[:len(items)*2/3]
 	}
 }
 

@@ -253,7 +253,7 @@ func (b *bench) took(d time.Duration, began time.Time) {
 	b.Helper()
 	late := 200 * time.Millisecond
 	if !b.bubble {
-		late = 5 * time.Second // beside other tests
+		late = 20 * time.Second // on a busy machine
 	}
 	took := time.Since(began)
 	require.GreaterOrEqual(b, took, d-time.Millisecond)

@@ -618,8 +618,8 @@ func plainWaiterGivesUp(b *bench) {
 	l := b.lock(p, a, lockpool.Plain())
 	require.NoError(b, others.Ping(b.ctx)) // the wait is for the lock, not for a session
 	began := time.Now()
-	_, err := others.Lock(b.ctx, a, lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
-	b.took(50*time.Millisecond, began)
+	_, err := others.Lock(b.ctx, a, lockpool.Plain(), lockpool.WaitAtMost(short))
+	b.took(short, began)
 	require.ErrorIs(b, err, context.DeadlineExceeded)
 	require.ErrorContains(b, err, "waiting behind")
 	b.unlock(l)

@@ -126,7 +126,7 @@ func (c Config) Directories(root string) (paths []string) {
 	for i := range locksOf(Plain, c.Locks) + c.Processes {
 		paths = append(paths, root+"/"+driver.Waits+"/"+NameOf(Plain, i))
 	}
-	return append(paths, root+"/"+driver.Waits, root+"/"+driver.Reports, root+"/"+job)
+	return append(paths, root+"/"+driver.Waits, root+"/"+driver.Reports, root+"/"+driver.Costs, root+"/"+job)
 }
 
 // IsUsedOnce reports whether a path below the root of all locks is a lock's with a name

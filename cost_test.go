@@ -1,0 +1,186 @@
+package lockpool_test
+
+// This file tests what pools publish of the costs of locks.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
+)
+
+// costWrites counts what pools write to publish costs.
+func costWrites(server *zktest.Server) *zktest.Fault {
+	return server.Inject(zktest.Rule{Match: zktest.Match{Ops: append(zktest.Creates, zktest.OpMulti, zktest.OpSetData, zktest.OpDelete), Prefix: "/" + driver.Costs}, Times: zktest.Always, Do: zktest.Pass()})
+}
+
+// take has each pool take the lock in turn, so often, each for the given time.
+func take(t *testing.T, d time.Duration, times int, name string, pools ...*lockpool.Pool) {
+	for range times {
+		for _, pool := range pools {
+			require.NoError(t, pool.Do(t.Context(), name, func(context.Context) error { time.Sleep(d); return nil }))
+		}
+	}
+}
+
+// Costs are published at most once a minute and only after a second of waits, and an hour
+// without removes them.
+func TestCostsAreWrittenSeldom(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool, other := bubblePool(t, server), bubblePool(t, server)
+		silent := bubblePool(t, server, lockpool.WithTraceLinks(false))
+		writes := costWrites(server)
+		take(t, time.Second, 1000, "a", pool, other, silent)
+		require.Zero(t, writes.Fired(), "nothing has waited")
+		contend := func(minutes int) {
+			end := time.Now().Add(time.Duration(minutes) * time.Minute)
+			for time.Now().Before(end) {
+				go take(t, 100*time.Millisecond, 1, "a", pool)
+				go take(t, 100*time.Millisecond, 1, "a", silent)
+				take(t, 100*time.Millisecond, 1, "a", other)
+				synctest.Wait()
+			}
+		}
+		contend(10)
+		require.InDelta(t, 2*10, writes.Fired(), 5, "and directories")
+		all, err := other.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		for _, p := range all {
+			require.NotEmpty(t, p.Host)
+			require.True(t, p.LocalTurns)
+			require.Contains(t, p.Costs[0].At, "cost_test.go")
+			require.InDelta(t, 10*time.Minute, p.Over, float64(3001*time.Second))
+		}
+		time.Sleep(59 * time.Minute)
+		all, err = other.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		time.Sleep(3 * time.Minute)
+		all, err = other.Costs(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, all)
+		before := writes.Fired()
+		contend(2)
+		require.Greater(t, writes.Fired(), before)
+		time.Sleep(time.Second) // for the last calls
+	})
+}
+
+// The expensive lines are known among thousands of locks, and counted without error.
+func TestCostsOfManyLocks(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pools := []*lockpool.Pool{bubblePool(t, server, lockpool.WithLocalTurns(0)), bubblePool(t, server)}
+		for i := range 1000 {
+			take(t, time.Millisecond, 1, fmt.Sprintf("cheap/%d", i), pools...)
+			if i%10 == 0 {
+				for _, pool := range pools {
+					go take(t, 50*time.Millisecond, 1, "hot", pool)
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		time.Sleep(time.Minute)
+		all, err := pools[0].Costs(t.Context())
+		require.NoError(t, err)
+		require.NotEmpty(t, all)
+		waits, holds := 0.0, 0.0
+		for _, p := range all {
+			require.LessOrEqual(t, len(p.Costs), 50, "what fits into a node")
+			require.Equal(t, "hot", p.Costs[0].Lock)
+			waits, holds = waits+p.Costs[0].Waits, holds+p.Costs[0].Holds
+			require.InDelta(t, 50*time.Millisecond, time.Duration(float64(p.Costs[0].Held)/p.Costs[0].Holds), float64(time.Millisecond))
+		}
+		require.InDelta(t, 100, waits, 5)
+		require.InDelta(t, 100*len(all), holds, 5)
+	})
+}
+
+// Of the short turns in memory one in 64 counts, for all of them.
+func TestCostsOfShortTurns(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		const callers, turns = 5, 8000
+		for range callers {
+			go take(t, time.Millisecond, turns, "a", pool)
+		}
+		time.Sleep(time.Duration(callers*turns) * time.Millisecond)
+		time.Sleep(2 * time.Minute)
+		all, err := pool.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		holds, held, waited := 0.0, time.Duration(0), time.Duration(0)
+		for _, c := range all[0].Costs {
+			holds, held, waited = holds+c.Holds, held+c.Held, waited+c.Waited
+			require.Contains(t, c.At, "cost_test.go")
+		}
+		require.InEpsilon(t, callers*turns, holds, 0.25)
+		require.InEpsilon(t, callers*turns*time.Millisecond, held, 0.25)
+		require.InEpsilon(t, (callers-1)*callers*turns*time.Millisecond, waited, 0.25)
+	})
+}
+
+// What others hold is seen by the waiters, and a wait for another lock by the holder.
+func TestCostsOfOthers(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: server.Members(), Dial: server.Dial})
+		require.NoError(t, err)
+		stranger, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		defer stranger.Close(t.Context())
+		for range 10 {
+			held, err := stranger.Join(t.Context(), "a", driver.Request{Data: []byte(`{"host":"elsewhere","pid":7,"at":"main.hang (main.go:1)"}`)})
+			require.NoError(t, err)
+			time.AfterFunc(300*time.Millisecond, func() { _ = stranger.Leave(t.Context(), "a", held.Node) })
+			require.NoError(t, pool.Do(t.Context(), "outer", func(ctx context.Context) error {
+				time.Sleep(100 * time.Millisecond)
+				return pool.Do(ctx, "a", func(context.Context) error { return nil })
+			}))
+			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			held, err = stranger.Join(t.Context(), "a", driver.Request{})
+			require.NoError(t, err)
+			require.Error(t, pool.Do(short, "a", func(context.Context) error { return nil }))
+			cancel()
+			require.NoError(t, stranger.Leave(t.Context(), "a", held.Node))
+		}
+		time.Sleep(time.Minute)
+		all, err := pool.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		found := map[string]lockpool.Cost{}
+		for _, c := range all[0].Costs {
+			found[fmt.Sprintf("%s %v %v", c.Lock, c.Foreign, strings.HasPrefix(c.At, "main.hang"))] = c
+			if !c.Foreign && c.GaveUp > 0 {
+				require.InDelta(t, 10, c.GaveUp, 0.1)
+				require.Equal(t, c.Waited, c.Vain)
+			}
+		}
+		hang := found["a true true"]
+		require.InDelta(t, 10, hang.Holds, 0.1)
+		require.InDelta(t, 2*time.Second, hang.Held, float64(50*time.Millisecond))
+		require.InDelta(t, 500*time.Millisecond, found["a true false"].Held, float64(50*time.Millisecond))
+		outer := found["outer false false"]
+		require.Equal(t, "a", outer.Within)
+		require.InDelta(t, 2*time.Second, outer.Inside, float64(50*time.Millisecond))
+		require.InDelta(t, 3*time.Second, outer.Held, float64(50*time.Millisecond))
+	})
+}
