@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/internal/telemetry"
 	"github.com/lockpool/lockpool/recipe"
 )
@@ -223,10 +224,12 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 	switch {
 	case nested != nil:
 		a.data, a.local.at = nested.dataNow(), nested.at
-	case a.data == nil && a.req.permits > 0:
-		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, a.pool.newAsk(), a.placeToTell())
 	case a.data == nil:
-		a.data = a.pool.owner.Data(a.local.span, !a.local.alone, "", a.placeToTell())
+		r := nodedata.Request{Span: a.local.span, Local: !a.local.alone, At: a.placeToTell(), Revocable: a.req.revocable}
+		if a.req.permits > 0 {
+			r.Ask = a.pool.newAsk()
+		}
+		a.data = a.pool.owner.Data(r)
 	}
 	a.onSession(s)      // user code: may panic
 	a.local.place = nil // from here on, the claim removes the node
@@ -449,6 +452,7 @@ func (a *acquisition) Queued(self driver.Node, place, length int) {
 	a.noteJoined()
 	a.progress.queued(self.Name)
 	a.nested.joined(self)
+	a.Predict(func() time.Duration { return time.Duration(place) * a.pool.costs.usual(a.name) })
 	a.Acquisition.Queued(self, place, length)
 }
 

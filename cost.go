@@ -206,6 +206,23 @@ func (c *costs) follows(name string, node driver.Node, s *session) bool {
 	return known && counter.Adjoins(before, node)
 }
 
+// usual returns how long a lock is held in the mean, or 0 after few holds.
+func (c *costs) usual(name string) time.Duration {
+	const few = 10
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	holds, held := 0.0, time.Duration(0)
+	for line, l := range c.lines {
+		if line.lock == name {
+			holds, held = holds+l.Holds, held+l.Held
+		}
+	}
+	if holds < few {
+		return 0
+	}
+	return time.Duration(float64(held) / holds)
+}
+
 // largest returns the largest costs, and the time over which they are summed up, or nothing if
 // little has been spent since the last call. stale says that the last ones are old.
 func (c *costs) largest(now time.Time) (found []nodedata.Cost, over time.Duration, stale bool) {

@@ -3,8 +3,10 @@ package lockpool_test
 // This file tests what pools publish of the costs of locks.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,25 +90,22 @@ func TestCostsOfManyLocks(t *testing.T) {
 		for i := range 1000 {
 			take(t, time.Millisecond, 1, fmt.Sprintf("cheap/%d", i), pools...)
 			if i%10 == 0 {
-				for _, pool := range pools {
-					go take(t, 50*time.Millisecond, 1, "hot", pool)
-				}
+				go take(t, 50*time.Millisecond, 1, "hot", pools[0])
+				synctest.Wait()
+				go take(t, 50*time.Millisecond, 1, "hot", pools[1]) // waits
 				time.Sleep(200 * time.Millisecond)
 			}
 		}
 		time.Sleep(time.Minute)
 		all, err := pools[0].Costs(t.Context())
 		require.NoError(t, err)
-		require.NotEmpty(t, all)
-		waits, holds := 0.0, 0.0
-		for _, p := range all {
-			require.LessOrEqual(t, len(p.Costs), 50, "what fits into a node")
-			require.Equal(t, "hot", p.Costs[0].Lock)
-			waits, holds = waits+p.Costs[0].Waits, holds+p.Costs[0].Holds
-			require.InDelta(t, 50*time.Millisecond, time.Duration(float64(p.Costs[0].Held)/p.Costs[0].Holds), float64(time.Millisecond))
-		}
-		require.InDelta(t, 100, waits, 5)
-		require.InDelta(t, 100*len(all), holds, 5)
+		require.Len(t, all, 1)
+		require.LessOrEqual(t, len(all[0].Costs), 50, "what fits into a node")
+		hot := all[0].Costs[0]
+		require.Equal(t, "hot", hot.Lock)
+		require.InDelta(t, 100, hot.Waits, 0.1)
+		require.InDelta(t, 100, hot.Holds, 0.1)
+		require.InDelta(t, 5*time.Second, hot.Held, float64(50*time.Millisecond))
 	})
 }
 
@@ -182,5 +181,33 @@ func TestCostsOfOthers(t *testing.T) {
 		require.Equal(t, "a", outer.Within)
 		require.InDelta(t, 2*time.Second, outer.Inside, float64(50*time.Millisecond))
 		require.InDelta(t, 3*time.Second, outer.Held, float64(50*time.Millisecond))
+	})
+}
+
+// A long wait tells how much longer it will last, unless the queue does not move as usual.
+func TestWhatIsLeftOfAWait(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		var log bytes.Buffer
+		holder, other := bubblePool(t, server), bubblePool(t, server)
+		pool := bubblePool(t, server, lockpool.WithLongWait(time.Second), lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		take(t, 2*time.Second, 20, "a", pool)
+		logged := func(hold time.Duration) string {
+			log.Reset()
+			go take(t, hold, 1, "a", holder)
+			synctest.Wait()
+			go take(t, 2*time.Second, 1, "a", other)
+			synctest.Wait()
+			go take(t, 2*time.Second, 1, "a", pool)
+			synctest.Wait()
+			time.Sleep(time.Millisecond) // the next is not the first that has waited for so long
+			go take(t, 2*time.Second, 1, "a", pool)
+			time.Sleep(hold + 10*time.Second)
+			return log.String()
+		}
+		require.Regexp(t, `waited=1s .*holder_at=.* left=4s\n`, logged(2*time.Second))
+		take(t, 20*time.Millisecond, 10_000, "a", pool)
+		require.NotContains(t, logged(2*time.Second), "left=", "the holder hangs, compared with the last hour")
 	})
 }

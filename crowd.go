@@ -29,7 +29,7 @@ func (ls *localQueues) crowds(now time.Time) (found []nodedata.Crowd) {
 			c.Callers = q.waiters.Len()
 		}
 		if t := q.turns; t != nil && (wait && q.delegate == nil || t.hasLasted()) {
-			held := nodedata.Crowd{Lock: q.name, Node: t.tenancy.nodeNow().Name, At: t.at, Trace: nodedata.Traceparent(t.holder)}
+			held := nodedata.Crowd{Lock: q.name, Node: t.tenancy.nodeNow().Name, At: t.at, Trace: nodedata.Traceparent(t.holder), Revocable: t.revocable}
 			if q.delegate == nil {
 				held.Callers = c.Callers
 			}
@@ -162,7 +162,7 @@ func addCrowds(q *Queue, read func() crowds) {
 			continue
 		}
 		if c.Callers = crowd.Callers; c.Holds {
-			c.Trace, c.At = cmp.Or(crowd.Trace, c.Trace), crowd.At
+			c.Trace, c.At, c.Revocable = cmp.Or(crowd.Trace, c.Trace), crowd.At, crowd.Revocable
 		}
 	}
 }

@@ -50,6 +50,10 @@ type Contender struct {
 	// pool has reported: about a second ago, and only if one of them has waited for a second.
 	Callers int
 
+	// Revocable means that the request has the option of the same name: the holder releases the
+	// lock when asked.
+	Revocable bool
+
 	passesOn bool // the process may pass the lock on in memory
 
 	Origin        // as far as the node tells; of a holder with Callers, Trace is that of the present turn
@@ -120,7 +124,7 @@ func describe(found []*waitgraph.Contender, in inMemory, held map[string]newestT
 func tell(c *waitgraph.Contender) Contender {
 	return Contender{
 		Lock: c.Lock, Node: c.Name, Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session,
-		Asked: c.Joined, Kept: c.Record.Kept, Origin: Origin(c.Record.Origin), At: c.Record.At, passesOn: c.Record.Local,
+		Asked: c.Joined, Kept: c.Record.Kept, Origin: Origin(c.Record.Origin), At: c.Record.At, Revocable: c.Record.Revocable, passesOn: c.Record.Local,
 	}
 }
 

@@ -105,15 +105,17 @@ type turns struct {
 	at       string             // where the newest holder's request was made
 	asked    time.Time          // when it was made; zero if not known
 	tookOver bool               // the node was made for another request
-	granted  time.Time
-	share    time.Duration // after which the waiters of other processes have the lock; doubled while there are none
-	due      time.Time     // end of the present share
-	expiry   *time.Timer   // of the share, if there are waiters
-	over     bool          // the share is, and another process waits
-	shared   bool          // readers have the lock
-	stopped  bool          // there are no more turns
-	frozen   bool          // there is no turn while a downgrade is under way, or after it has failed
-	ended    bool          // the tenancy is over
+
+	revocable bool // the newest holder's request is
+	granted   time.Time
+	share     time.Duration // after which the waiters of other processes have the lock; doubled while there are none
+	due       time.Time     // end of the present share
+	expiry    *time.Timer   // of the share, if there are waiters
+	over      bool          // the share is, and another process waits
+	shared    bool          // readers have the lock
+	stopped   bool          // there are no more turns
+	frozen    bool          // there is no turn while a downgrade is under way, or after it has failed
+	ended     bool          // the tenancy is over
 
 	all *localQueues
 	idle
@@ -273,7 +275,7 @@ func (t *turns) take(w *localWaiter) (turn int) {
 	t.looks = 0
 	t.last++
 	t.holders++
-	t.holder, t.at, t.asked = w.span, w.at, w.began
+	t.holder, t.at, t.asked, t.revocable = w.span, w.at, w.began, w.revocable
 	t.all.passedOn.Add(1)
 	return t.last
 }
@@ -480,6 +482,19 @@ func (ls *localQueues) obstacle(w *localWaiter) (t *tenancy, delegate *progress,
 	return t, delegate, true
 }
 
+// aheadOf returns how many calls are before a waiter in memory, with the holder or the delegate,
+// or 0 for a call that does not wait there.
+func (ls *localQueues) aheadOf(w *localWaiter) (n int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w.element != nil {
+		for e := w.element; e != nil; e = e.Prev() {
+			n++
+		}
+	}
+	return n
+}
+
 // inFront returns the tenancy and the delegate for a lock.
 func (ls *localQueues) inFront(name string) (t *tenancy, delegate *progress) {
 	ls.mu.Lock()
@@ -510,10 +525,10 @@ func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, del
 		return nil, nil, nil
 	}
 	if d := q.delegate; d != nil {
-		delegate = &localWaiter{id: d.id, shared: d.shared, began: d.began, span: d.span, hasWaited: d.hasWaited, progress: d.progress}
+		delegate = &localWaiter{id: d.id, shared: d.shared, began: d.began, span: d.span, at: d.at, revocable: d.revocable, hasWaited: d.hasWaited, progress: d.progress}
 	}
 	for w := range q.waiting() {
-		waiters = append(waiters, localWaiter{id: w.id, shared: w.shared, began: w.began, span: w.span})
+		waiters = append(waiters, localWaiter{id: w.id, shared: w.shared, began: w.began, span: w.span, at: w.at, revocable: w.revocable})
 	}
 	t, _ = q.front()
 	return waiters, t, delegate

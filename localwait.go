@@ -164,9 +164,9 @@ func (p *Pool) localWaiters(name string, before map[string]newestTurn) (in inMem
 		if w.shared {
 			kind = driver.Shared
 		}
-		owner := nodedata.Parse(p.owner.Data(w.span, true, "", ""))
+		owner := nodedata.Parse(p.owner.Data(nodedata.Request{Span: w.span, Local: true}))
 		in.waiters = append(in.waiters, Contender{
-			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin), At: w.at,
+			Lock: name, Node: cmp.Or(node, p.localName(w.id)), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin), At: w.at, Revocable: w.revocable,
 		})
 	}
 	if delegate != nil {

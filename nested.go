@@ -79,7 +79,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
-	w.base = p.owner.Data(a.local.span, false, w.ask, w.at)
+	w.base = p.owner.Data(nodedata.Request{Span: a.local.span, Ask: w.ask, At: w.at, Revocable: a.req.revocable})
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
 	h.mu.Lock()

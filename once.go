@@ -212,7 +212,7 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
 		var token int64
 		token, err = l.Token(under)
-		j.record.Data = nodedata.OfRun(j.pool.owner.Data(j.pool.spanToLink(ctx), false, "", ""), token)
+		j.record.Data = nodedata.OfRun(j.pool.owner.Data(nodedata.Request{Span: j.pool.spanToLink(ctx)}), token)
 	}
 	if err != nil {
 		if under.Err() != nil {

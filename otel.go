@@ -81,7 +81,8 @@ func WithProfiles() Option {
 
 // WithLongWait logs a warning when a call has waited for a lock for d, at most once per
 // d and lock, however many calls wait. The warning names the holder and the contender
-// that is next in the way. The record's context is that of the acquisition's span. The default
+// that is next in the way, and says how much longer the wait will last if the holds are as long
+// as those of the last hour. The record's context is that of the acquisition's span. The default
 // is no warning.
 func WithLongWait(d time.Duration) Option {
 	return func(c *config) error {

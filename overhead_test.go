@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/memory"
+	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
 // instrumentAcquisition does what the acquisition of a free lock does for spans,
@@ -21,7 +22,7 @@ func instrumentAcquisition(p *Pool, s *session) {
 	p.telemetry.SlotAcquired(context.Background(), time.Now(), nil)
 	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
 	a.begin(context.Background())
-	_ = p.owner.Data(a.local.span, false, "", "")
+	_ = p.owner.Data(nodedata.Request{Span: a.local.span})
 	a.onSession(s)
 	a.Queued(self, 0, 1)
 	a.Granted(self, false)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,7 +136,26 @@ func (a *acquisition) warnLongWait() {
 		}
 		holder, data = recipe.FindHolder(ctx, s, queue, driver.Node{})
 	}
-	t.LogLongWait(a.Context(), a.lock(), waited, w, holder, data, a.placeOf(holder, data, s))
+	t.LogLongWait(a.Context(), a.lock(), waited, a.left(at, waited), w, holder, data, a.placeOf(holder, data, s))
+}
+
+// left returns how much longer a wait will last if the contenders before hold the lock for the
+// usual time, or 0 if that is not known or the queue has not moved as usual.
+func (a *acquisition) left(at standing, waited time.Duration) time.Duration {
+	const doubt = 3 // times longer than usual
+	usual := a.pool.costs.usual(a.name)
+	if kind := a.req.kind(); at.session == nil || usual == 0 || kind != driver.Exclusive && kind != driver.Shared {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(a.Context(), time.Second)
+	defer cancel()
+	nodes, err := at.session.List(ctx, a.name)
+	place := slices.IndexFunc(nodes, func(n driver.Node) bool { return n.Name == at.node }) // -1 in memory behind the holder
+	ahead := time.Duration(max(place, 0) + a.pool.local.aheadOf(&a.local))
+	if err != nil || waited > doubt*(ahead+2)*usual {
+		return 0
+	}
+	return ahead * usual
 }
 
 // placeOf returns where in the program the holder asked for the lock, if known.

@@ -66,7 +66,7 @@ type tenancy struct {
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
 	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
-	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: a.local.span, at: a.local.at, asked: a.local.began, tookOver: a.tookOver, shared: a.req.shared, share: s.share()}
+	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: a.local.span, at: a.local.at, asked: a.local.began, tookOver: a.tookOver, revocable: a.req.revocable, shared: a.req.shared, share: s.share()}
 	t.session, t.queue, t.node, t.data = s, queue, node, data
 	if !a.local.alone {
 		t.turns.queue = a.local.queue

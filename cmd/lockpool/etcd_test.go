@@ -55,6 +55,7 @@ func TestEtcd(t *testing.T) {
 	require.Regexp(t, `^token \d+\n$`, waiter.stdout.String())
 
 	revoked := s.holder("--revocable", "job")
+	require.Contains(t, s.prints("show", "job"), "(mutex, revocable)")
 	s.prints("revoke", "--yes", "job")
 	require.NotZero(t, revoked.code())
 	require.Equal(t, "1\n", s.prints("run", "--once", "today", "report", "--", "echo", "1"))

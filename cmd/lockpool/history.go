@@ -286,7 +286,7 @@ func find(present map[place]*interval, c *waitgraph.Contender) (place, *interval
 func (h *history) begin(t txnlog.Txn, c *waitgraph.Contender, before *interval) *interval {
 	told := lockpool.Contender{
 		Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session, Asked: c.Joined,
-		Origin: lockpool.Origin(c.Record.Origin), At: c.Record.At, Token: c.Created << nodedata.TurnBits,
+		Origin: lockpool.Origin(c.Record.Origin), At: c.Record.At, Revocable: c.Record.Revocable, Token: c.Created << nodedata.TurnBits,
 	}
 	told.Token = min(told.Token, cmp.Or(max(c.Record.Token, 0), told.Token)) // of a downgraded lock
 	if !c.Record.IsOurs() {                                                  // Curator writes the address

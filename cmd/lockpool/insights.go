@@ -95,3 +95,14 @@ func placeOr(at string) string {
 func seconds(s float64) string {
 	return insights.Round(time.Duration(s * float64(time.Second))).String()
 }
+
+// usually says how long a lock is held as a rule, and left how long a wait is going to last.
+func usually(d time.Duration) string { return known(", usually for %s", d) }
+func left(d time.Duration) string    { return known(", and about %s more", d) }
+
+func known(format string, d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, insights.Round(d))
+}

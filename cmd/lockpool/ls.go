@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 )
 
 func lsCommand(c *connection) *cobra.Command {
@@ -63,7 +64,9 @@ Nodes are what lockpool break and lockpool revoke accept.`,
 			if err != nil {
 				return err
 			}
-			return show(cmd.OutOrStdout(), q, time.Now(), asJSON)
+			var c costs
+			c.refresh(ctx, pool, "")
+			return show(cmd.OutOrStdout(), q, c.Insights, time.Now(), asJSON)
 		}),
 	}
 	jsonFlag(cmd, &asJSON)
@@ -144,17 +147,18 @@ type contenderJSON struct {
 	Trace   string    `json:"traceparent,omitempty"`
 	At      string    `json:"at,omitempty"`
 	Callers int       `json:"callers,omitempty"`
+	Listens bool      `json:"revocable,omitempty"`
 	Token   int64     `json:"token,omitempty"`
 	Session string    `json:"session"`
 	Node    string    `json:"node"`
 }
 
 func contenderOf(c lockpool.Contender) contenderJSON {
-	return contenderJSON{c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Callers, c.Token, c.Session, c.Node}
+	return contenderJSON{c.Holds, c.Kept, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Callers, c.Revocable, c.Token, c.Session, c.Node}
 }
 
 // show prints the holders and waiters of a lock.
-func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
+func show(w io.Writer, q lockpool.Queue, in insights.Insights, now time.Time, asJSON bool) error {
 	if asJSON {
 		out := queueJSON{Name: q.Name, Contenders: []contenderJSON{}, Foreign: append([]string{}, q.Foreign...)}
 		for _, c := range q.Contenders {
@@ -165,12 +169,12 @@ func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 	s := summarize(q)
 	b := new(strings.Builder)
 	fmt.Fprintf(b, "%s: %s, %s\n", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))
-	for _, c := range q.Contenders {
-		state, duration := "waits", "for "+waitedFor(now, c.Asked)
+	for i, c := range q.Contenders {
+		state, usual := "waits for "+waitedFor(now, c.Asked)+left(in.Left(q, i, now)), ""
 		if c.Holds {
-			state, duration = "holds", "for "+heldFor(now, c.Asked)
+			state, usual = "holds for "+heldFor(now, c.Asked), usually(in.Usual(q.Name))
 		}
-		fmt.Fprintf(b, "\n%s %s: %s (%s)\n", state, duration, who(c), kindOf(c))
+		fmt.Fprintf(b, "\n%s: %s (%s%s)\n", state, who(c), kindOf(c), usual)
 		for _, line := range details(c) {
 			fmt.Fprintf(b, "  %s\n", line)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 )
 
 // hub knows what was seen of the locks last. It looks when a browser wants that, as often as
@@ -32,8 +31,6 @@ type hub struct {
 	changed chan struct{} // closed at the next change
 	past    lastHour
 	list    cached
-	costs   insights.Insights
-	costsAt time.Time // when costs were read
 }
 
 func newHub(pool *lockpool.Pool, prefix, trace string) *hub {
@@ -72,10 +69,10 @@ func (h *hub) look() <-chan struct{} {
 	if h.closed || time.Since(h.ended) < h.latest.rest() {
 		return h.looked
 	}
+	before := h.latest.costs
 	h.looked = make(chan struct{})
 	h.work.Go(func() { // ends with the survey
-		s := surveyOf(h.pool, h.prefix)
-		h.readCosts()
+		s := surveyOf(h.pool, h.prefix, before)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s.err != nil {
@@ -90,27 +87,6 @@ func (h *hub) look() <-chan struct{} {
 		h.tell()
 	})
 	return h.looked
-}
-
-// readCosts reads what waiting has cost, as often as pools publish. Costs that cannot be read stay
-// as they were: the survey finds and shows errors as well.
-func (h *hub) readCosts() {
-	h.mu.Lock()
-	old := time.Since(h.costsAt) >= time.Minute
-	h.mu.Unlock()
-	if !old {
-		return
-	}
-	var costs []lockpool.PoolCosts
-	err := reaching(h.pool, func(ctx context.Context) (err error) {
-		costs, err = h.pool.Costs(ctx)
-		return err
-	})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.costsAt = time.Now(); err == nil {
-		h.costs = insights.Of(costs, h.prefix)
-	}
 }
 
 // tell tells the browsers of a change.

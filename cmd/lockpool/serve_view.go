@@ -42,7 +42,7 @@ type row map[string]string
 // view returns the page as it is now.
 func (h *hub) view(lock string, now time.Time) view {
 	h.mu.Lock()
-	s, hour, costs := h.latest, slices.Clone(h.past[lock]), h.costs
+	s, hour := h.latest, slices.Clone(h.past[lock])
 	h.mu.Unlock()
 	v := view{}
 	if lock != "" {
@@ -59,7 +59,7 @@ func (h *hub) view(lock string, now time.Time) view {
 	}
 	v.Title = s.title(s.queues, which, now)
 	v.draw(s, now)
-	for i, line := range insightLines(costs) {
+	for i, line := range insightLines(s.costs.Insights) {
 		v.Costs = append(v.Costs, row{"key": strconv.Itoa(i), "text": line})
 	}
 	for i, q := range s.queues {
@@ -103,13 +103,15 @@ func (v *view) show(lock string, s survey, trace string, hour []point, now time.
 	if more := len(all) - maxContenders; more > 0 {
 		v.More, all = fmt.Sprintf("%d more wait.", more), all[:maxContenders]
 	}
-	for _, c := range all {
+	for i, c := range all {
 		r := row{
 			"key": c.Node, "who": who(c), "does": "waits (" + kindOf(c) + ")", "since": waitedFor(now, c.Asked), "at": printable(c.At),
 			"revoke": revoking.ask(lock, c), "break": breaking.ask(lock, c),
 		}
 		if c.Holds {
-			r["does"], r["since"] = "holds ("+kindOf(c)+")", heldFor(now, heldSince(c))
+			r["does"], r["since"] = "holds ("+kindOf(c)+usually(s.costs.Usual(lock))+")", heldFor(now, heldSince(c))
+		} else {
+			r["since"] += left(s.costs.Left(q, i, now))
 		}
 		if m := traceparent.FindStringSubmatch(c.Trace); m != nil {
 			r["trace"] = strings.ReplaceAll(trace, "{trace}", m[1])
@@ -158,7 +160,7 @@ func columnsOf(s survey, f *forest) map[int]int {
 // draw draws the graph: a column for each number of waits in a row.
 func (v *view) draw(s survey, now time.Time) {
 	const width, height, gapX, gapY, margin = 220, 44, 60, 16, 24
-	f, filled := newForest(s.graph), map[int]int{}
+	f, filled := newForest(s.graph, s.costs.Insights), map[int]int{}
 	columns, at, undrawn := columnsOf(s, f), map[int][2]int{}, 0
 	for i, p := range s.graph.Parties {
 		column, drawn := columns[i]

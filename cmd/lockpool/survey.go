@@ -15,15 +15,35 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 )
 
 // survey is what was seen of the locks.
 type survey struct {
 	queues []lockpool.Queue // the most contended first
+	costs  costs
 	graph  lockpool.WaitGraph
 	began  time.Time
 	took   time.Duration
 	err    error
+}
+
+// costs are what pools have published, read as often as they do.
+type costs struct {
+	insights.Insights
+	read time.Time
+}
+
+// refresh reads the costs if they are old. Costs that cannot be read stay as they were: they are
+// not needed to see who waits.
+func (c *costs) refresh(ctx context.Context, pool *lockpool.Pool, prefix string) {
+	if time.Since(c.read) < time.Minute {
+		return
+	}
+	c.read = time.Now()
+	if all, err := pool.Costs(ctx); err == nil {
+		c.Insights = insights.Of(all, prefix)
+	}
 }
 
 // The times between two looks: at least a second, and enough to keep looking at a tenth of
@@ -33,11 +53,12 @@ const (
 	restFactor   = 9
 )
 
-// surveyOf looks at the locks below a prefix.
-func surveyOf(pool *lockpool.Pool, prefix string) survey {
-	s := survey{began: time.Now()}
+// surveyOf looks at the locks below a prefix. before are the costs of an earlier survey.
+func surveyOf(pool *lockpool.Pool, prefix string, before costs) survey {
+	s := survey{began: time.Now(), costs: before}
 	s.err = reaching(pool, func(ctx context.Context) (err error) {
 		s.graph, err = pool.Waits(ctx, prefix)
+		s.costs.refresh(ctx, pool, prefix)
 		return err
 	})
 	s.took = time.Since(s.began)
@@ -193,17 +214,23 @@ func where(c lockpool.Contender) string {
 }
 
 // kindOf returns the kind of a contender, how many permits the contender has or wants, whether
-// its pool keeps the lock, and how many calls wait behind in memory.
+// its pool keeps the lock, whether a holder releases the lock when asked, and how many calls
+// wait behind in memory.
 func kindOf(c lockpool.Contender) string {
-	switch {
-	case c.Permits > 0:
-		return fmt.Sprintf("%s, %d permits", c.Kind, c.Permits)
-	case c.Kept:
-		return c.Kind + ", kept"
-	case c.Callers > 0:
-		return fmt.Sprintf("%s, with %s behind in memory", c.Kind, count(c.Callers, "caller"))
+	text := c.Kind
+	if c.Permits > 0 {
+		text += fmt.Sprintf(", %d permits", c.Permits)
 	}
-	return c.Kind
+	if c.Kept {
+		text += ", kept"
+	}
+	if c.Revocable {
+		text += ", revocable"
+	}
+	if c.Callers > 0 {
+		text += ", with " + count(c.Callers, "caller") + " behind in memory"
+	}
+	return text
 }
 
 // heldFor and waitedFor are the times since a contender asked. A waiter has waited as long.

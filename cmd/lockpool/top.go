@@ -82,7 +82,7 @@ type (
 
 // look makes a survey.
 func (t *top) look() tea.Msg {
-	s := surveyOf(t.pool, t.prefix)
+	s := surveyOf(t.pool, t.prefix, t.latest.costs)
 	slices.SortFunc(s.queues, byContention)
 	return s
 }
@@ -125,7 +125,7 @@ func (t *top) update(s survey) {
 		return
 	}
 	noteGrants(t.latest, s)
-	t.latest, t.forest = s, newForest(s.graph)
+	t.latest, t.forest = s, newForest(s.graph, s.costs.Insights)
 }
 
 // press handles a key.

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 )
 
 // forest knows who waits for whom in all locks of a survey.
 type forest struct {
 	lockpool.WaitGraph
+	insights.Insights
 	queues     map[string]*lockpool.Queue
 	parties    map[position][]int // with a node: holders of a lock, or waiters
 	deadlocked []bool             // whether each party is in a deadlock
@@ -22,8 +24,8 @@ type forest struct {
 // position is the place of a contender.
 type position struct{ lock, node string }
 
-func newForest(g lockpool.WaitGraph) *forest {
-	f := &forest{g, map[string]*lockpool.Queue{}, map[position][]int{}, make([]bool, len(g.Parties))}
+func newForest(g lockpool.WaitGraph, in insights.Insights) *forest {
+	f := &forest{g, in, map[string]*lockpool.Queue{}, map[position][]int{}, make([]bool, len(g.Parties))}
 	for i := range g.Queues {
 		f.queues[g.Queues[i].Name] = &g.Queues[i]
 	}
@@ -64,7 +66,7 @@ func (f *forest) treeOf(q *lockpool.Queue, shown map[string]bool, now time.Time)
 		if !c.Holds {
 			continue
 		}
-		lines = append(lines, line{fmt.Sprintf("%s holds it for %s (%s)", who(*c), heldFor(now, heldSince(*c)), kindOf(*c)), c})
+		lines = append(lines, line{fmt.Sprintf("%s holds it for %s (%s%s)", who(*c), heldFor(now, heldSince(*c)), kindOf(*c), usually(f.Usual(q.Name))), c})
 		if c.At != "" {
 			lines = append(lines, line{"  asked in " + printable(c.At), nil})
 		}
@@ -101,18 +103,18 @@ func heldBy(q *lockpool.Queue) string {
 // root down to q.
 func (f *forest) waiters(q *lockpool.Queue, path []string, shown map[string]bool, indent string, now time.Time) (lines []line) {
 	shown[q.Name] = true
-	var waiting []*lockpool.Contender
-	for i := range q.Contenders {
-		if c := &q.Contenders[i]; !c.Holds {
-			waiting = append(waiting, c)
+	var waiting []int
+	for i, c := range q.Contenders {
+		if !c.Holds {
+			waiting = append(waiting, i)
 		}
 	}
-	for i, c := range waiting {
-		branch, below := "├─ ", "│  "
-		if i == len(waiting)-1 {
+	for n, i := range waiting {
+		c, branch, below := &q.Contenders[i], "├─ ", "│  "
+		if n == len(waiting)-1 {
 			branch, below = "└─ ", "   "
 		}
-		l := line{fmt.Sprintf("%s%s%s waits for %s (%s)", indent, branch, who(*c), waitedFor(now, c.Asked), kindOf(*c)), c}
+		l := line{fmt.Sprintf("%s%s%s waits for %s%s (%s)", indent, branch, who(*c), waitedFor(now, c.Asked), left(f.Left(*q, i, now)), kindOf(*c)), c}
 		if len(path) > 1 {
 			l.contender = nil
 		}

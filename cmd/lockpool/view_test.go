@@ -607,8 +607,18 @@ func TestInsights(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(s.prints("insights", "orders", "--json")), &told))
 	require.Equal(t, "hot", told.Advice[0].Rule)
 	require.Equal(t, 6, told.Locks[0].Locks)
-	page := s.visitor(s.serve()).send("GET", "/events", "")
-	seen := bufio.NewScanner(page.Body)
-	require.True(t, seen.Scan())
-	require.Contains(t, seen.Text(), "Advice for orders/17: ")
+	for pid := range 3 {
+		s.contender(conn, "orders/17", "shop", 100+pid)
+	}
+	for _, text := range []string{s.prints("waits"), s.prints("show", "orders/17")} {
+		require.Contains(t, text, "(mutex, usually for 80ms)")
+		require.Regexp(t, `waits for \ds, and about 80ms more`, text)
+		require.Regexp(t, `waits for \ds, and about 160ms more`, text)
+	}
+	site := s.visitor(s.serve())
+	for address, text := range map[string]string{"/events": "Advice for orders/17: ", "/events?lock=orders/17": "s, and about 160ms more"} {
+		seen := bufio.NewScanner(site.send("GET", address, "").Body)
+		require.True(t, seen.Scan())
+		require.Contains(t, seen.Text(), text)
+	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/insights"
 	"github.com/lockpool/lockpool/cmd/lockpool/waitsdot"
 )
 
-// waitFormats are the values of --format.
+// waitFormats are the values of --format other than text.
 var waitFormats = map[string]func(ctx context.Context, w io.Writer, g lockpool.WaitGraph) error{
-	"text": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error { return printWaits(w, g, time.Now()) },
 	"json": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error { return printJSON(w, waitsOf(g)) },
 	"dot": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error {
 		_, err := io.WriteString(w, waitsdot.DOT(g))
@@ -56,12 +56,17 @@ Graphviz, and with svg a picture, for which Graphviz must be installed.`,
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, dot or svg")
 	cmd.RunE = classified(func(cmd *cobra.Command, args []string) error {
 		print := waitFormats[format]
-		if print == nil {
+		if print == nil && format != "text" {
 			return misused("there is no format %s; use text, json, dot or svg", quoted(format))
 		}
 		return inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
-			g, err := pool.Waits(ctx, strings.Join(args, ""))
-			if err == nil {
+			prefix := strings.Join(args, "")
+			g, err := pool.Waits(ctx, prefix)
+			if err == nil && format == "text" {
+				var c costs
+				c.refresh(ctx, pool, prefix)
+				err = printWaits(cmd.OutOrStdout(), g, c.Insights, time.Now())
+			} else if err == nil {
 				err = print(ctx, cmd.OutOrStdout(), g)
 			}
 			if err == nil {
@@ -74,7 +79,7 @@ Graphviz, and with svg a picture, for which Graphviz must be installed.`,
 }
 
 // printWaits prints trees.
-func printWaits(w io.Writer, g lockpool.WaitGraph, now time.Time) error {
+func printWaits(w io.Writer, g lockpool.WaitGraph, in insights.Insights, now time.Time) error {
 	waiting := 0
 	for _, p := range g.Parties {
 		if p.Wait != nil {
@@ -86,7 +91,7 @@ func printWaits(w io.Writer, g lockpool.WaitGraph, now time.Time) error {
 			waiting += c.Callers
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s%s, %s\n", newForest(g).String(now), count(waiting, "waiter"), count(len(g.Deadlocks), "deadlock"))
+	_, err := fmt.Fprintf(w, "%s%s, %s\n", newForest(g, in).String(now), count(waiting, "waiter"), count(len(g.Deadlocks), "deadlock"))
 	return err
 }
 

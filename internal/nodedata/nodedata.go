@@ -38,7 +38,8 @@ type Record struct {
 	Was   string `json:"was,omitempty"`   // of a downgraded lock: the name of the replaced node
 	Run   string `json:"run,omitempty"`   // of the record of a run: different for each
 
-	At string `json:"at,omitempty"` // where in the program the request was made
+	At        string `json:"at,omitempty"`        // where in the program the request was made
+	Revocable bool   `json:"revocable,omitempty"` // the holder listens to a revocation
 
 	// Of a request whose handle holds other locks.
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
@@ -76,26 +77,36 @@ func NewOwner(name string) Owner {
 	return Owner{origin, append(data[:len(data)-1:len(data)-1], `,"local":true}`...), data}
 }
 
-// Data returns the data of a node: the record, the requesting span if not nil, whether the
-// process may pass the lock on, the identifier of the request, and where in the program the
-// request was made, if known.
-func (o Owner) Data(span *trace.SpanContext, local bool, ask, at string) []byte {
+// Request is what a node says of a request.
+type Request struct {
+	Span      *trace.SpanContext // nil if there is none
+	Local     bool               // the process may pass the lock on
+	Ask       string             // identifies the request, or is empty
+	At        string             // where in the program the request was made, if known
+	Revocable bool
+}
+
+// Data returns the data of a node: the owner and the request.
+func (o Owner) Data(r Request) []byte {
 	record := o.alone
-	if local {
+	if r.Local {
 		record = o.local
 	}
-	if span == nil && ask == "" && at == "" {
+	if r == (Request{Local: r.Local}) {
 		return record
 	}
 	data := record[: len(record)-1 : len(record)-1]
-	if span != nil {
-		data = fmt.Appendf(data, `,"traceparent":"%s"`, Traceparent(span))
+	if r.Revocable {
+		data = append(data, `,"revocable":true`...)
 	}
-	if ask != "" {
-		data = append(append(append(data, `,"ask":"`...), ask...), '"')
+	if r.Span != nil {
+		data = fmt.Appendf(data, `,"traceparent":"%s"`, Traceparent(r.Span))
 	}
-	if at != "" {
-		data = strconv.AppendQuote(append(data, `,"at":`...), printable(at)) // printable, and so JSON
+	if r.Ask != "" {
+		data = append(append(append(data, `,"ask":"`...), r.Ask...), '"')
+	}
+	if r.At != "" {
+		data = strconv.AppendQuote(append(data, `,"at":`...), printable(r.At)) // printable, and so JSON
 	}
 	return append(data, '}')
 }

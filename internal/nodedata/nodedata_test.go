@@ -20,7 +20,7 @@ func TestWithHolds(t *testing.T) {
 	}
 	for n := range holds {
 		for _, most := range []int{MaxNode, MaxLease} {
-			text, fit := WithHolds(owner.Data(nil, false, "an-ask", "main.f[...] (\"ü𝒳\\.go\":1)"), holds[:n], n%2 == 0, int64(n), most)
+			text, fit := WithHolds(owner.Data(Request{Ask: "an-ask", At: "main.f[...] (\"ü𝒳\\.go\":1)"}), holds[:n], n%2 == 0, int64(n), most)
 			data := Downgraded(text, 1<<62, strings.Repeat("n", 200))
 			require.True(t, json.Valid(data), "%s", data)
 			require.LessOrEqual(t, len(data), most)

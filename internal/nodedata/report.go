@@ -18,6 +18,8 @@ type Crowd struct {
 	// Of the present turn, if the node holds the lock.
 	At    string `json:"at,omitempty"`
 	Trace string `json:"traceparent,omitempty"`
+
+	Revocable bool `json:"revocable,omitempty"`
 }
 
 type report struct {

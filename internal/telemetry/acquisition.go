@@ -43,6 +43,7 @@ type Acquisition struct {
 	linked    []trace.SpanID
 	room      [2]trace.SpanID // for the first of them
 	counted   bool            // counted among the waiters
+	predicted time.Duration   // wait; 0 if not known
 
 	// Candidate is set before Begin for a wait that may rightly last for days, and does not
 	// count as the oldest.
@@ -137,6 +138,13 @@ func (a *Acquisition) Queued(self driver.Node, position, length int) {
 		}
 	case a.wait != nil && a.wait.IsRecording():
 		a.wait.AddEvent("lockpool.queue.seen", trace.WithAttributes(keyPosition.Int(position), keyLength.Int(length)))
+	}
+}
+
+// Predict says how long the wait will last, if the span of the acquisition is recorded.
+func (a *Acquisition) Predict(wait func() time.Duration) {
+	if a.span.IsRecording() {
+		a.predicted = wait()
 	}
 }
 
@@ -242,6 +250,9 @@ func (a *Acquisition) startWait() {
 		a.waitAttrs.addLock(a.lock)
 		if a.position >= 0 {
 			a.waitAttrs.add(keyPosition.Int(a.position))
+		}
+		if a.predicted > 0 {
+			a.waitAttrs.add(keyPredicted.Float64(a.predicted.Seconds()))
 		}
 	}
 	a.linkInMemory(a.wait)

@@ -37,8 +37,8 @@ func (t *Telemetry) ShouldLogLongWait(lock string) bool {
 	return true
 }
 
-// LogLongWait warns of a wait. holder is the zero Node if unknown.
-func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Duration, w recipe.Wait, holder driver.Node, holderData []byte, holderAt string) {
+// LogLongWait warns of a wait. holder is the zero Node if unknown, and left is 0.
+func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited, left time.Duration, w recipe.Wait, holder driver.Node, holderData []byte, holderAt string) {
 	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", waited.Round(time.Millisecond),
 		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
 	if holder.Name != "" {
@@ -46,6 +46,9 @@ func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Dura
 		if holderAt != "" {
 			attrs = append(attrs, "holder_at", holderAt)
 		}
+	}
+	if left > 0 {
+		attrs = append(attrs, "left", left.Round(time.Millisecond))
 	}
 	t.Logger.WarnContext(ctx, "lockpool: long wait for a lock", attrs...)
 }

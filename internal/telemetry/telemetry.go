@@ -52,6 +52,7 @@ const (
 	keyContended     = attribute.Key("lockpool.lock.contended")
 	keyPosition      = attribute.Key("lockpool.lock.queue.position")
 	keyLength        = attribute.Key("lockpool.lock.queue.length")
+	keyPredicted     = attribute.Key("lockpool.lock.queue.predicted_wait")
 	keyWakeups       = attribute.Key("lockpool.lock.wakeups")
 	keyRequeues      = attribute.Key("lockpool.lock.requeues")
 	keyRequeuedAfter = attribute.Key("lockpool.lock.requeued_after")

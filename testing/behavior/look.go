@@ -152,15 +152,14 @@ func listFindsLocks(b *bench) {
 	}
 }
 
-// A pool whose handles all wait can break the awaited lock.
 // Other processes see how many calls wait in memory behind a node, and whose turn lasts.
 func queueTellsCallersOfOthers(b *bench) {
 	holder, crowd, a := b.pool(), b.pool(), b.name("a")
 	first := b.lock(holder, a)
 	waits := []*call[*lockpool.Lock]{b.enqueue(crowd, a, 2)}
-	for n := 2; n <= 4; n++ {
-		waits = append(waits, b.startLock(crowd, a))
-		b.waiting(crowd, n)
+	for n, opts := range [][]lockpool.LockOption{{lockpool.Revocable()}, nil, nil} {
+		waits = append(waits, b.startLock(crowd, a, opts...))
+		b.waiting(crowd, 2+n)
 	}
 	waiters := func(contenders []lockpool.Contender) (n int) {
 		for _, c := range contenders {
@@ -184,7 +183,8 @@ func queueTellsCallersOfOthers(b *bench) {
 	b.unlock(first)
 	second := waits[1].granted()
 	tells(2)
-	require.Contains(b, b.contenders(a)[0].At, "bench.go:", "of the second turn")
+	require.Contains(b, b.contenders(a)[0].At, "bench.go:")
+	b.until(func() bool { return b.contenders(a)[0].Revocable }, "what lasts is the second turn, not the first")
 	b.unlock(second)
 	b.unlock(waits[2].granted())
 	last := waits[3].granted()
@@ -192,6 +192,7 @@ func queueTellsCallersOfOthers(b *bench) {
 	b.unlock(last)
 }
 
+// A pool whose handles all wait can break the awaited lock.
 func lookingTakesNoHandle(b *bench) {
 	p, a := b.pool(atService, lockpool.WithMaxHandles(2)), b.name("a")
 	stuck := b.lock(b.pool(), a)
@@ -274,7 +275,7 @@ func (g *gathering) linesFor(p *lockpool.Pool) (lines []string) {
 func waitsTell(b *bench) {
 	g := &gathering{b, map[string]*lockpool.Handle{}}
 	require.Empty(b, g.lines())
-	b.lock(g.party("ann"), b.name("a"))
+	b.lock(g.party("ann"), b.name("a"), lockpool.Revocable())
 	b.lock(g.party("ann"), b.name("other"))
 	b.lock(g.party("bob"), b.name("b"))
 	b.lock(g.party("bob"), b.name("c"))
@@ -295,6 +296,7 @@ func waitsTell(b *bench) {
 	for _, name := range []string{"a", "b"} {
 		for _, c := range b.contenders(b.name(name)) { // holders, too
 			require.Contains(b, c.At, "bench.go:")
+			require.Equal(b, c.Owner == "ann", c.Revocable)
 		}
 	}
 	_, err = b.looker.Waits(b.ctx, "a/")

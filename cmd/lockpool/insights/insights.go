@@ -21,6 +21,8 @@ type Insights struct {
 	Over   float64  `json:"over_seconds"` // the longest time of a pool
 	Locks  []Lock   `json:"locks"`
 	Advice []Advice `json:"advice"`
+
+	holds map[string]time.Duration // the mean, by lock and by group
 }
 
 // Lock is what a lock has cost, or the locks of a group.
@@ -46,7 +48,7 @@ type Line struct {
 
 // Of returns what is known of the locks whose names are a prefix, or below.
 func Of(costs []lockpool.PoolCosts, prefix string) Insights {
-	in := Insights{Pools: len(costs), Locks: []Lock{}, Advice: []Advice{}}
+	in := Insights{Pools: len(costs), Locks: []Lock{}, Advice: []Advice{}, holds: map[string]time.Duration{}}
 	locks := sums{}
 	for _, p := range costs {
 		in.Over = max(in.Over, p.Over.Seconds())
@@ -56,15 +58,41 @@ func Of(costs []lockpool.PoolCosts, prefix string) Insights {
 			}
 		}
 	}
-	for _, l := range locks {
+	for name, l := range locks {
 		l.leaveOutForeign()
+		in.holds[name] = l.all.meanHold()
 	}
 	in.Advice = append(in.Advice, locks.advice()...)
 	for name, l := range locks.grouped() {
-		in.Locks = append(in.Locks, l.shown(name))
+		in.Locks, in.holds[name] = append(in.Locks, l.shown(name)), l.all.meanHold()
 	}
 	slices.SortFunc(in.Locks, func(a, b Lock) int { return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Lock, b.Lock)) })
 	return in
+}
+
+// Usual returns how long a lock is held in the mean, or else the locks of the lock's group, or 0 if
+// that is not known.
+func (in Insights) Usual(name string) time.Duration {
+	return cmp.Or(in.holds[name], in.holds[parentOf(name)+"/*"])
+}
+
+// Left returns when the contender i of a queue is going to hold the lock if all before do so for
+// the usual time, or 0 if that is not known. It is not known if the queue has not moved as usual.
+func (in Insights) Left(q lockpool.Queue, i int, now time.Time) time.Duration {
+	const doubt = 3 // times longer than usual
+	usual, turns, before := in.Usual(q.Name), 0, lockpool.Contender{}
+	most := doubt * time.Duration(len(q.Contenders)+1) * usual
+	for n, c := range q.Contenders[:i+1] {
+		first := before.Holds && !c.Holds
+		switch {
+		case c.Kind != "mutex" && c.Kind != "write" && c.Kind != "read", first && now.Sub(c.Asked) > most:
+			return 0
+		case n < i && (c.Kind != "read" || before.Kind != "read"): // readers share
+			turns += 1 + c.Callers
+		}
+		before = c
+	}
+	return time.Duration(turns) * usual
 }
 
 // line is what a line costs in a second.

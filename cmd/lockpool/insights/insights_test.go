@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -240,4 +241,45 @@ func TestAdviceBringsWhatItPredicts(t *testing.T) {
 			require.InDelta(t, test.measure(after), a.Then, 0.2*test.measure(before))
 		})
 	}
+}
+
+// What is left of a wait is told for a queue that moves as usual, and not otherwise.
+func TestLeft(t *testing.T) {
+	in := insights.Of([]lockpool.PoolCosts{{Over: time.Minute, Costs: []lockpool.Cost{{Lock: "a", Kind: "mutex", Holds: 10, Held: 20 * time.Second}}}}, "")
+	require.InDelta(t, 2*time.Second, in.Usual("a"), 10)
+	require.Zero(t, in.Usual("b"))
+	now := time.Now()
+	for queue, want := range map[string]time.Duration{
+		"mutex":                      0,
+		"mutex mutex":                2 * time.Second,
+		"mutex mutex mutex":          4 * time.Second,
+		"mutex callers mutex":        14 * time.Second,
+		"read read read mutex":       2 * time.Second,
+		"mutex read read mutex":      4 * time.Second,
+		"semaphore semaphore":        0,
+		"mutex long mutex":           0,
+		"mutex mutex long":           4 * time.Second, // later ones have not waited for the holder alone
+		"mutex callers read write":   16 * time.Second,
+		"read mutex":                 2 * time.Second,
+		"plain plain":                0,
+		"mutex mutex semaphore":      0,
+		"mutex callers long":         14 * time.Second,
+		"mutex long":                 0,
+		"read read long read mutex ": 0,
+	} {
+		q := lockpool.Queue{Name: "a"}
+		for i, kind := range strings.Fields(queue) {
+			c := lockpool.Contender{Kind: kind, Holds: i == 0 || kind == "read" && q.Contenders[i-1].Holds, Asked: now}
+			switch kind {
+			case "callers":
+				c.Kind, c.Callers = "mutex", 5
+			case "long":
+				c.Kind, c.Asked = "mutex", now.Add(-time.Hour)
+			}
+			q.Contenders = append(q.Contenders, c)
+		}
+		require.InDelta(t, want, in.Left(q, len(q.Contenders)-1, now), 100, queue)
+	}
+	q := lockpool.Queue{Name: "b", Contenders: []lockpool.Contender{{Kind: "mutex", Holds: true}, {Kind: "mutex", Asked: now}}}
+	require.Zero(t, in.Left(q, 1, now))
 }

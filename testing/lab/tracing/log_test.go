@@ -136,3 +136,33 @@ func TestLockingLogsNothing(t *testing.T) {
 	b.exerciseLocking(b.pool(log.option(), lockpool.WithHoldSpans()))
 	require.Empty(t, log.lines(t))
 }
+
+// The span of a wait predicts the wait from what the pool has seen of the lock.
+func TestWaitIsPredicted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	others := b.silentPool()
+	for range 20 {
+		l := b.lock(b.Ctx, p, "a")
+		time.Sleep(20 * time.Millisecond)
+		b.Unlock(l)
+	}
+	holder := b.lock(b.Ctx, others, "a")
+	w := b.enqueue(b.Ctx, p, 2)
+	b.Until(func() bool { return p.Stats().Waiting == 1 }, "the second waits")
+	b.Unlock(holder)
+	b.Unlock(b.granted(w))
+	var predicted []float64
+	for _, s := range b.recorder.Ended() {
+		for _, a := range s.Attributes() {
+			if a.Key == "lockpool.lock.queue.predicted_wait" {
+				require.Equal(t, waitName, s.Name())
+				predicted = append(predicted, a.Value.AsFloat64())
+			}
+		}
+	}
+	require.Len(t, predicted, 1)
+	require.GreaterOrEqual(t, predicted[0], 0.02)
+	require.Less(t, predicted[0], 5., "on a busy machine")
+}
