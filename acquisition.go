@@ -362,7 +362,7 @@ type acquisition struct {
 	weight     int32 // for how many calls this one counts
 	weighed    bool
 	again      bool      // the node has joined directly after another of the pool
-	behindOwn  bool      // has waited behind another node of the process
+	beside     bool      // other calls of the pool have nodes
 	stageBegan time.Time // of the wait behind a node; zero during none
 }
 
@@ -385,6 +385,7 @@ func (a *acquisition) lock() telemetry.Lock {
 func (a *acquisition) begin(ctx context.Context) context.Context {
 	a.call = ctx
 	a.Candidate = a.req.op == opElect
+	a.beside = a.pool.costs.enter(a.name)
 	ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
 	w := &a.local // before other calls can see it
 	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.pool.spanToLink(ctx)
@@ -503,5 +504,8 @@ func (a *acquisition) end(err error) {
 		a.pool.local.notePace(a.name, bounds)
 	}
 	a.account(err)
+	if err != nil { // there is no hold, which would leave in the end
+		a.pool.costs.leave(a.name)
+	}
 	a.End(err)
 }

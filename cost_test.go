@@ -3,8 +3,8 @@ package lockpool_test
 // This file tests what pools publish of the costs of locks.
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -17,6 +17,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
@@ -189,12 +190,12 @@ func TestWhatIsLeftOfAWait(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
-		var log bytes.Buffer
+		var log locktest.Log
 		holder, other := bubblePool(t, server), bubblePool(t, server)
 		pool := bubblePool(t, server, lockpool.WithLongWait(time.Second), lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		take(t, 2*time.Second, 20, "a", pool)
 		logged := func(hold time.Duration) string {
-			log.Reset()
+			before := len(log.String())
 			go take(t, hold, 1, "a", holder)
 			synctest.Wait()
 			go take(t, 2*time.Second, 1, "a", other)
@@ -204,10 +205,114 @@ func TestWhatIsLeftOfAWait(t *testing.T) {
 			time.Sleep(time.Millisecond) // the next is not the first that has waited for so long
 			go take(t, 2*time.Second, 1, "a", pool)
 			time.Sleep(hold + 10*time.Second)
-			return log.String()
+			return log.String()[before:]
 		}
 		require.Regexp(t, `waited=1s .*holder_at=.* left=4s\n`, logged(2*time.Second))
 		take(t, 20*time.Millisecond, 10_000, "a", pool)
 		require.NotContains(t, logged(2*time.Second), "left=", "the holder hangs, compared with the last hour")
+	})
+}
+
+// Calls that come together, and wait for long, count once each, from the opening of the pool on.
+func TestCostsOfLongWaits(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		for range 10 {
+			go take(t, 30*time.Second, 1, "a", pool)
+			synctest.Wait()
+			for range 10 {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					defer cancel()
+					_, err := pool.Lock(ctx, "a")
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}()
+			}
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(15 * time.Minute) // then all is published
+		all, err := pool.Costs(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, all[0].Over, 9*time.Minute)
+		c := all[0].Costs[0]
+		require.InDelta(t, 100, c.Waits, 0.1)
+		require.InDelta(t, 100, c.GaveUp, 0.1)
+		require.InDelta(t, 500*time.Second, c.Vain, float64(time.Second))
+	})
+}
+
+// Costs that the service did not take are published later.
+func TestCostsArePublishedInTheEnd(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		go take(t, 2*time.Second, 1, "a", pool)
+		synctest.Wait()
+		go take(t, 2*time.Second, 1, "a", pool)
+		time.Sleep(30 * time.Second)
+		require.NoError(t, server.Pause())
+		time.Sleep(45 * time.Second)
+		require.NoError(t, server.Resume())
+		time.Sleep(3 * time.Minute)
+		all, err := pool.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		for _, s := range server.State().Sessions {
+			require.NoError(t, server.ExpireSession(s.ID))
+		}
+		go take(t, 2*time.Second, 1, "a", pool)
+		time.Sleep(20 * time.Minute)
+		all, err = pool.Costs(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Greater(t, all[0].Over, 15*time.Minute, "written again")
+	})
+}
+
+// A downgraded hold is two, the rest of HoldAtLeast counts as held, and locks that are asked for
+// together do not contain waits for each other. A canceled call is none that gave up.
+func TestCostsOfHolds(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool, other := bubblePool(t, server), bubblePool(t, server)
+		for range 10 {
+			l, err := pool.Lock(t.Context(), "downgraded")
+			require.NoError(t, err)
+			time.Sleep(100 * time.Millisecond)
+			shared, err := pool.Lock(l.Context(t.Context()), "downgraded", lockpool.Shared())
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(t.Context()))
+			time.Sleep(time.Second)
+			require.NoError(t, shared.Unlock(t.Context()))
+			require.NoError(t, pool.Do(t.Context(), "rests", func(context.Context) error { return nil }, lockpool.HoldAtLeast(time.Second)))
+			go take(t, 500*time.Millisecond, 1, "b", other)
+			synctest.Wait()
+			all, err := pool.LockAll(t.Context(), []string{"a", "b"})
+			require.NoError(t, err)
+			require.NoError(t, all.Unlock(t.Context()))
+			go take(t, 500*time.Millisecond, 1, "b", other)
+			synctest.Wait()
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(200*time.Millisecond, cancel)
+			_, err = pool.Lock(ctx, "b")
+			require.True(t, errors.Is(err, context.Canceled), err)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		all, err := pool.Costs(t.Context())
+		require.NoError(t, err)
+		held := map[string]time.Duration{}
+		for _, c := range all[0].Costs {
+			held[c.Lock+" "+c.Kind] += c.Held
+			require.Zero(t, c.Inside, c.Lock)
+			require.Zero(t, c.GaveUp, c.Lock)
+		}
+		require.InDelta(t, time.Second, held["downgraded mutex"], float64(50*time.Millisecond))
+		require.InDelta(t, 10*time.Second, held["downgraded read"], float64(50*time.Millisecond))
+		require.InDelta(t, 10*time.Second, held["rests mutex"], float64(50*time.Millisecond))
 	})
 }

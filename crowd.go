@@ -98,16 +98,23 @@ func (p *Pool) reportCrowds() {
 	}
 }
 
-// tell is publish, with patience for a service that is slow or refuses.
-func (r *report) tell(p *Pool, data []byte) {
+// tell is publish, with patience for a service that is slow or refuses. It reports whether the
+// node has the data.
+func (r *report) tell(p *Pool, data []byte) bool {
 	const patience, refusal = 5 * time.Second, time.Minute
 	ctx, cancel := bound(context.Background(), p.alive)
 	defer cancel(nil)
 	ctx, end := context.WithTimeout(ctx, patience)
 	defer end()
-	if now := time.Now(); now.Sub(r.refused) > refusal && isFinal(r.publish(ctx, p, data)) {
+	now := time.Now()
+	if now.Sub(r.refused) <= refusal {
+		return false
+	}
+	err := r.publish(ctx, p, data)
+	if isFinal(err) {
 		r.refused = now
 	}
+	return err == nil
 }
 
 // publish makes the node have the data. Empty data removes the node. What fails is tried again

@@ -26,6 +26,7 @@ func (h *hold) downgrade() (finish func(context.Context) error) {
 	if !p.begin() {
 		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
+	h.cost.alone = time.Since(h.life.began)
 	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error

@@ -582,9 +582,10 @@ func (p *Pool) removeHold(h *hold) {
 		p.noteDrained()
 	}()
 	h.handle.mu.Lock()
-	entries := h.entries.last
-	h.account()
+	entries, cost, until := h.entries.last, h.cost, h.until
 	h.handle.mu.Unlock()
+	h.account(cost, until)
+	h.handle.pool.costs.leave(h.name)
 	h.telemetry.Reentered(int(entries) - 1)
 }
 

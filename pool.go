@@ -109,7 +109,8 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: %w", err)
 	}
-	p.local.report, p.costs.publish = p.reportCrowds, p.publishCosts
+	p.local.report = p.reportCrowds
+	p.costs.open(p.publishCosts, cfg.localTurns > 0)
 	p.report.queue, p.published.queue = driver.Reports, driver.Costs
 	p.unobserve = p.observe()
 	return p, nil
@@ -359,6 +360,7 @@ func (p *Pool) Close() error {
 	}
 	p.unwatched.stop()
 	p.mu.Unlock()
+	p.costs.close()
 	var panicked any
 	defer raise(&panicked)
 	handles := p.abandonAcquisitions(true) // before the sessions end, which an acquisition would take for a loss

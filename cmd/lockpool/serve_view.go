@@ -59,7 +59,11 @@ func (h *hub) view(lock string, now time.Time) view {
 	}
 	v.Title = s.title(s.queues, which, now)
 	v.draw(s, now)
-	for i, line := range insightLines(s.costs.Insights) {
+	lines := insightLines(s.costs.Insights)
+	if s.costs.err != nil {
+		lines = []string{oneLine(s.costs.err)}
+	}
+	for i, line := range lines {
 		v.Costs = append(v.Costs, row{"key": strconv.Itoa(i), "text": line})
 	}
 	for i, q := range s.queues {

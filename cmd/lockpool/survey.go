@@ -32,18 +32,18 @@ type survey struct {
 type costs struct {
 	insights.Insights
 	read time.Time
+	err  error
 }
 
-// refresh reads the costs if they are old. Costs that cannot be read stay as they were: they are
-// not needed to see who waits.
+// refresh reads the costs if they are old. Costs that cannot be read are not known: they are not
+// needed to see who waits.
 func (c *costs) refresh(ctx context.Context, pool *lockpool.Pool, prefix string) {
 	if time.Since(c.read) < time.Minute {
 		return
 	}
-	c.read = time.Now()
-	if all, err := pool.Costs(ctx); err == nil {
-		c.Insights = insights.Of(all, prefix)
-	}
+	var all []lockpool.PoolCosts
+	all, c.err = pool.Costs(ctx)
+	c.read, c.Insights = time.Now(), insights.Of(all, prefix)
 }
 
 // The times between two looks: at least a second, and enough to keep looking at a tenth of

@@ -5,7 +5,10 @@ package nodedata
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Cost is what a line of a program has cost at a lock, or what other lines have cost the program
@@ -15,6 +18,8 @@ type Cost struct {
 	Kind    string `json:"kind"`
 	At      string `json:"at,omitempty"`
 	Foreign bool   `json:"foreign,omitempty"`
+	Host    string `json:"host,omitempty"`
+	PID     int    `json:"pid,omitempty"`
 
 	Holds  float64       `json:"holds,omitempty"`
 	Held   time.Duration `json:"held,omitempty"`
@@ -49,6 +54,14 @@ func (c *Cost) Add(other Cost, times float64) {
 	}
 }
 
+// Limit bounds each time.
+func (c *Cost) Limit(most time.Duration) {
+	_, times := c.numbers()
+	for _, t := range times {
+		*t = min(max(0, *t), most)
+	}
+}
+
 // Costs are those of a pool.
 type Costs struct {
 	Origin
@@ -66,22 +79,25 @@ func (o Owner) Encode(c Costs) []byte {
 
 // ParseCosts reads the data of a node. Nothing is trusted.
 func ParseCosts(data []byte) (c Costs, ok bool) {
-	const most = 100 * 365 * 24 * time.Hour
-	if len(data) > MaxNode || json.Unmarshal(data, &c) != nil || !c.IsOurs() || c.Over <= 0 {
+	const most = 1000 // calls at a time
+	if len(data) > MaxNode || json.Unmarshal(data, &c) != nil || !c.IsOurs() || c.Over < time.Second || c.Over > 24*time.Hour {
 		return Costs{}, false
 	}
 	c.Owner, c.Host, c.Trace = printable(c.Owner), printable(c.Host), ""
 	for i := range c.Costs {
 		cost := &c.Costs[i]
-		cost.Kind, cost.At, cost.Lock, cost.Within = printable(cost.Kind), printable(cost.At), printable(cost.Lock), printable(cost.Within)
-		counts, times := cost.numbers()
-		for i := range counts {
-			*counts[i] = min(max(0, *counts[i]), 1e15)
+		cost.Kind, cost.At, cost.Host = printable(cost.Kind), printable(cost.At), printable(cost.Host)
+		counts, _ := cost.numbers()
+		for _, n := range counts {
+			*n = min(max(0, *n), 1e9)
 		}
-		for i := range times {
-			*times[i] = min(max(0, *times[i]), most)
-		}
+		cost.Limit(most * c.Over)
+		cost.Inside, cost.Vain = min(cost.Inside, cost.Held), min(cost.Vain, cost.Waited)
+		cost.GaveUp, cost.Own = min(cost.GaveUp, cost.Waits), min(cost.Own, cost.Waits)
 	}
-	c.Costs = slices.DeleteFunc(c.Costs, func(c Cost) bool { return c.Lock == "" })
+	unfit := func(name string) bool {
+		return !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl)
+	}
+	c.Costs = slices.DeleteFunc(c.Costs, func(c Cost) bool { return c.Lock == "" || unfit(c.Lock) || unfit(c.Within) })
 	return c, true
 }

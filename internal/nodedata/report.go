@@ -47,7 +47,7 @@ func fitting[T any](items []T, with func([]T) any) []byte {
 		if len(data) <= MaxNode {
 			return data
 		}
-		items = items[:len(items)*2/3]
+		items = items[:len(items)*9/10]
 	}
 }
 

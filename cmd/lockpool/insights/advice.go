@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // Advice is what would help, by a rule that holds.
@@ -39,6 +41,9 @@ const (
 // advice returns the advice of all rules, the most expensive locks first.
 func (s sums) advice() (all []Advice) {
 	for name, l := range s {
+		if !l.isQueue() {
+			continue
+		}
 		for _, rule := range []func(*lock) (Advice, bool){(*lock).share, (*lock).splitHold, (*lock).refuse, (*lock).keep, (*lock).takeTurns} {
 			if a, ok := rule(l); ok {
 				a.Lock, a.cost = name, l.all.Waited.Seconds()
@@ -51,7 +56,9 @@ func (s sums) advice() (all []Advice) {
 			all = append(all, a)
 		}
 	}
-	all = slices.DeleteFunc(all, func(a Advice) bool { return a.Then > leastGain*a.Now || s[a.Lock].spent() < worthAdvice })
+	all = slices.DeleteFunc(all, func(a Advice) bool {
+		return !(a.Then <= leastGain*a.Now && a.Now > 0) || s[a.Lock].spent() < worthAdvice
+	})
 	slices.SortFunc(all, func(a, b Advice) int {
 		return cmp.Or(cmp.Compare(b.cost, a.cost), cmp.Compare(a.Lock, b.Lock), cmp.Compare(a.Rule, b.Rule))
 	})
@@ -116,26 +123,26 @@ func (l *lock) splitHold() (a Advice, ok bool) {
 			most = *c
 		}
 	}
-	if float64(most.Inside) < 0.3*float64(most.Held) || most.part(&l.all) < 0.3 {
+	if !l.isExclusive() || float64(most.Inside) < 0.3*float64(most.Held) || most.part(&l.all) < 0.3 {
 		return a, false
 	}
 	now, then := l.meanWait(), l.predict(l.all.Held-most.Inside, 1)
 	return Advice{
 		Rule: "wait inside", Now: now.Seconds(), Then: then.Seconds(), Unit: unitMeanWait,
-		Text: fmt.Sprintf("%s holds the lock for %s, of which %.0f %% are waits for %s. Do what needs %s before the lock, or after: a mean wait of %s instead of %s.",
+		Text: fmt.Sprintf("%s holds the lock for %s, of which %.0f %% are waits for other locks, most of all %s. Do what needs %s before the lock, or after: a mean wait of %s instead of %s.",
 			place(most.At), Round(most.meanHold()), 100*float64(most.Inside)/float64(most.Held), most.Within, most.Within, Round(then), Round(now)),
 	}, true
 }
 
 // refuse is the advice for calls whose contexts end before their turn.
 func (l *lock) refuse() (a Advice, ok bool) {
-	if l.all.GaveUp < 0.1*l.all.Waits {
+	if l.all.GaveUp == 0 || l.all.GaveUp < 0.1*l.all.Waits {
 		return a, false
 	}
 	now := l.all.Vain.Seconds()
 	return Advice{
 		Rule: "deadline", Now: now, Then: 0, Unit: unitVain,
-		Text: fmt.Sprintf("%.0f %% of the calls that wait give up, after %s. With lockpool.InTime they fail at once: %s in vain less.",
+		Text: fmt.Sprintf("%.0f %% of the calls that wait end with their deadlines, after %s. With lockpool.InTime they fail at once: %s in vain less.",
 			100*l.all.GaveUp/l.all.Waits, Round(time.Duration(ratio(float64(l.all.Vain), l.all.GaveUp))), callers(now)),
 	}, true
 }
@@ -143,7 +150,7 @@ func (l *lock) refuse() (a Advice, ok bool) {
 // keep is the advice for a lock that one pool takes again and again.
 func (l *lock) keep() (a Advice, ok bool) {
 	asks := l.all.Asks
-	if l.all.mightKeep < 0.8*(asks+l.all.Waits) || float64(l.all.couldKeep) < 0.8*float64(l.all.Asked) {
+	if asks == 0 || l.all.mightKeep < 0.8*(asks+l.all.Waits) || float64(l.all.couldKeep) < 0.8*float64(l.all.Asked) {
 		return a, false
 	}
 	now := ratio(l.all.Asked.Seconds(), asks)
@@ -155,7 +162,7 @@ func (l *lock) keep() (a Advice, ok bool) {
 	}, true
 }
 
-// takeTurns is the advice for a pool without local turns.
+// takeTurns is the advice for a pool without local turns, whose calls stand beside each other.
 func (l *lock) takeTurns() (a Advice, ok bool) {
 	if l.all.ownTurns < 0.1*l.all.Waits || l.all.ownTurns == 0 {
 		return a, false
@@ -165,7 +172,7 @@ func (l *lock) takeTurns() (a Advice, ok bool) {
 	then := now - l.all.ownTurns*max(0, 1-ratio(float64(l.all.Held), l.all.Holds*float64(most)))
 	return Advice{
 		Rule: "local turns", Now: now, Then: then, Unit: unitRequests,
-		Text: fmt.Sprintf("%.0f %% of the calls that wait stand behind another of their own process. Without WithLocalTurns(0) they wait in memory: %.1f calls a second ask the service instead of %.1f.",
+		Text: fmt.Sprintf("%.0f %% of the calls that wait stand beside others of their pool. Without WithLocalTurns(0) they wait in memory: %.1f calls a second ask the service instead of %.1f.",
 			100*l.all.ownTurns/l.all.Waits, then, now),
 	}, true
 }
@@ -182,7 +189,8 @@ func spread(parent string, group []*lock) (a Advice, ok bool) {
 			hot = l
 		}
 	}
-	if part := ratio(float64(hot.all.Waited), float64(all)); part >= 0.5 {
+	isRun := strings.HasPrefix(hot.name(), parent+"/"+driver.RunPrefix) // which does a job once
+	if part := ratio(float64(hot.all.Waited), float64(all)); part >= 0.5 && hot.isExclusive() && !isRun {
 		name, now, then := hot.name(), hot.meanWait(), hot.predict(hot.all.Held, 2)
 		return Advice{
 			Lock: name, Rule: "hot", Now: now.Seconds(), Then: then.Seconds(), Unit: unitMeanWait, cost: hot.all.Waited.Seconds(),

@@ -49,17 +49,25 @@ type Line struct {
 // Of returns what is known of the locks whose names are a prefix, or below.
 func Of(costs []lockpool.PoolCosts, prefix string) Insights {
 	in := Insights{Pools: len(costs), Locks: []Lock{}, Advice: []Advice{}, holds: map[string]time.Duration{}}
-	locks := sums{}
+	locks, told := sums{}, map[process]bool{}
+	for _, p := range costs {
+		for _, c := range p.Costs {
+			if c.Holds > 0 && !c.Foreign {
+				told[process{p.Host, p.PID, c.Lock}] = true
+			}
+		}
+	}
+	prefix = strings.TrimSuffix(prefix, "/")
 	for _, p := range costs {
 		in.Over = max(in.Over, p.Over.Seconds())
 		for _, c := range p.Costs {
-			if prefix == "" || c.Lock == prefix || strings.HasPrefix(c.Lock, prefix+"/") {
+			known := c.Foreign && told[process{c.Host, c.PID, c.Lock}] // by the process itself
+			if !known && (prefix == "" || c.Lock == prefix || strings.HasPrefix(c.Lock, prefix+"/")) {
 				locks.add(p, nodedata.Cost(c))
 			}
 		}
 	}
 	for name, l := range locks {
-		l.leaveOutForeign()
 		in.holds[name] = l.all.meanHold()
 	}
 	in.Advice = append(in.Advice, locks.advice()...)
@@ -115,11 +123,27 @@ func (l *line) add(o line, times float64) {
 	l.couldKeep += time.Duration(times * float64(o.couldKeep))
 }
 
-// of what all lines of a lock cost in a second.
+// process is a process with calls for a lock.
+type process struct {
+	host string
+	pid  int
+	lock string
+}
+
+// lock is what all lines of a lock cost in a second.
 type lock struct {
 	names map[string]bool // more than one for a group
+	kinds map[string]bool
 	lines map[lineKey]*line
 	all   line
+}
+
+// isQueue reports whether the lock is neither a semaphore nor a plain lock.
+func (l *lock) isQueue() bool { return !l.kinds["semaphore"] && !l.kinds["plain"] && !l.kinds["guard"] }
+
+// isExclusive reports whether there are no readers either, and holders are known.
+func (l *lock) isExclusive() bool {
+	return l.isQueue() && !l.kinds["read"] && l.all.Holds > 0 && l.all.Held > 0
 }
 
 type lineKey struct {
@@ -133,7 +157,7 @@ type sums map[string]*lock
 
 func (s sums) of(name string) *lock {
 	if s[name] == nil {
-		s[name] = &lock{names: map[string]bool{}, lines: map[lineKey]*line{}}
+		s[name] = &lock{names: map[string]bool{}, kinds: map[string]bool{}, lines: map[lineKey]*line{}}
 	}
 	return s[name]
 }
@@ -152,22 +176,12 @@ func (s sums) add(p lockpool.PoolCosts, c nodedata.Cost) {
 }
 
 func (l *lock) add(key lineKey, c line, times float64) {
+	l.kinds[c.Kind] = true
 	if l.lines[key] == nil {
 		l.lines[key] = &line{Cost: nodedata.Cost{Lock: c.Lock, Kind: c.Kind, At: c.At, Foreign: c.Foreign}}
 	}
 	l.lines[key].add(c, times)
 	l.all.add(c, times)
-}
-
-// leaveOutForeign leaves out the holders of other processes whose own pools tell of the line.
-func (l *lock) leaveOutForeign() {
-	for key, c := range l.lines {
-		own := l.lines[lineKey{key.at, key.shared, false}]
-		if key.foreign && own != nil && own.Holds > 0 && key.at != "" {
-			delete(l.lines, key)
-			l.all.add(*c, -1)
-		}
-	}
 }
 
 // groupOf is how many locks below a name are shown as one.

@@ -4,6 +4,7 @@ package insights_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -282,4 +283,47 @@ func TestLeft(t *testing.T) {
 	}
 	q := lockpool.Queue{Name: "b", Contenders: []lockpool.Contender{{Kind: "mutex", Holds: true}, {Kind: "mutex", Asked: now}}}
 	require.Zero(t, in.Left(q, 1, now))
+}
+
+// Without a cost, or for a kind of lock for which a rule is not made, there is no advice.
+func TestNoAdvice(t *testing.T) {
+	const s = time.Second
+	for name, c := range map[string]lockpool.Cost{
+		"nobody waits":         {Kind: "mutex", Holds: 600, Held: 6 * s, Asks: 600, Asked: 3 * s},
+		"the holder is hidden": {Kind: "mutex", Waits: 10, Waited: 100 * s},
+		"no numbers":           {Kind: "mutex", Waited: 100 * s, Asked: 100 * s},
+		"permits":              {Kind: "semaphore", Holds: 10, Held: 60 * s, Waits: 10, Waited: 100 * s, GaveUp: 9, Vain: 90 * s, Own: 10, Again: 10, Asks: 10, Asked: 60 * s},
+		"a plain lock":         {Kind: "plain", Holds: 10, Held: 60 * s, Waits: 10, Waited: 100 * s, GaveUp: 9, Vain: 90 * s, Own: 10, Again: 10, Asks: 10, Asked: 60 * s},
+		"readers":              {Kind: "read", Holds: 1000, Held: 600 * s, Waits: 10, Waited: 100 * s},
+	} {
+		costs := lockpool.PoolCosts{Over: time.Minute}
+		for i := range 6 { // the others of a group
+			costs.Costs = append(costs.Costs, lockpool.Cost{Lock: fmt.Sprintf("a/%d", i), Kind: c.Kind, Holds: 1, Held: s})
+		}
+		c.Lock = "a/hot"
+		costs.Costs = append(costs.Costs, c)
+		in := insights.Of([]lockpool.PoolCosts{costs}, "a/")
+		require.Empty(t, in.Advice, name)
+		_, err := json.Marshal(in)
+		require.NoError(t, err)
+	}
+	hot := lockpool.Cost{Lock: "job/run:1", Kind: "mutex", Holds: 10, Held: 50 * s, Waits: 10, Waited: 100 * s}
+	costs := lockpool.PoolCosts{Over: time.Minute, Costs: []lockpool.Cost{hot}}
+	for i := range 6 {
+		costs.Costs = append(costs.Costs, lockpool.Cost{Lock: fmt.Sprintf("job/%d", i), Kind: "mutex"})
+	}
+	require.Empty(t, insights.Of([]lockpool.PoolCosts{costs}, "").Advice, "divided in two, a run would do the job twice")
+	costs.Costs[0].Lock = "job/1"
+	require.Len(t, insights.Of([]lockpool.PoolCosts{costs}, "").Advice, 1)
+}
+
+// A holder of another process counts as its own process tells, or else as the waiters have seen.
+func TestForeignHolders(t *testing.T) {
+	seen := lockpool.PoolCosts{Origin: lockpool.Origin{Host: "web1", PID: 1}, Over: time.Minute, Costs: []lockpool.Cost{
+		{Lock: "a", Kind: "mutex", At: "line", Holds: 5, Held: 50 * time.Millisecond, Waits: 5, Waited: 50 * time.Second},
+		{Lock: "a", Kind: "mutex", At: "line", Foreign: true, Host: "web2", PID: 1, Holds: 5, Held: 50 * time.Second},
+	}}
+	told := lockpool.PoolCosts{Origin: lockpool.Origin{Host: "web2", PID: 1}, Over: time.Minute, Costs: []lockpool.Cost{{Lock: "a", Kind: "mutex", At: "line", Holds: 6, Held: 54 * time.Second}}}
+	require.InDelta(t, 50.05/60, insights.Of([]lockpool.PoolCosts{seen}, "").Locks[0].Held, 0.001)
+	require.InDelta(t, 54.05/60, insights.Of([]lockpool.PoolCosts{seen, told}, "").Locks[0].Held, 0.001)
 }
