@@ -260,4 +260,3 @@ func (p *Pool) publishCosts() {
 	}
 	p.costs.published(now, wrote, r.session != nil)
 }
-
