@@ -208,6 +208,7 @@ func TestPageFitsIntoEveryWindow(t *testing.T) {
 	s := newShell(t)
 	s.contend(s.Dial())
 	s.deadlock(s.Dial())
+	s.costs(s.Dial())
 	s.contender(s.Dial(), "a-long-name-without-a-place-for-a-line-break/"+fmt.Sprintf("%064d", 1), "billing", 101)
 	url := s.serve("--allow-changes")
 	b := s.browse(url)
