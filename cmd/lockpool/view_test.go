@@ -579,7 +579,7 @@ func TestCallersInMemoryAreCounted(t *testing.T) {
 // costs makes two pools publish what their calls have cost, and a third client write nonsense.
 func (s *shell) costs(conn *zk.Conn) {
 	const one = `{"owner":"billing","host":"web1","pid":101,"over":60000000000,"local_turns":true,"costs":[
-{"lock":"orders/17","kind":"mutex","at":"main.refund (refund.go:24)","holds":600,"held":48000000000,"waits":600,"waited":120000000000},
+{"lock":"orders/17","kind":"mutex","at":"main.refund (refund.go:24)","holds":6,"held":24000000000,"waits":6,"waited":120000000000},
 {"lock":"orders/18","kind":"mutex","at":"main.refund (refund.go:24)","holds":60,"held":600000000,"asks":60,"asked":60000000}]}`
 	s.join(conn, driver.Costs, one)
 	s.join(conn, driver.Costs, strings.NewReplacer("billing", "cart", `:101`, `:202`, `"asks":60,`, `"asks":6000,"again":-1,`).Replace(one))
@@ -611,12 +611,12 @@ func TestInsights(t *testing.T) {
 		s.contender(conn, "orders/17", "shop", 100+pid)
 	}
 	for _, text := range []string{s.prints("waits"), s.prints("show", "orders/17")} {
-		require.Contains(t, text, "(mutex, usually for 80ms)")
-		require.Regexp(t, `waits for \ds, and about 80ms more`, text)
-		require.Regexp(t, `waits for \ds, and about 160ms more`, text)
+		require.Contains(t, text, "(mutex, usually for 4s)")
+		require.Regexp(t, `waits for \d+s, and about 4s more`, text)
+		require.Regexp(t, `waits for \d+s, and about 8s more`, text)
 	}
 	site := s.visitor(s.serve())
-	for address, text := range map[string]string{"/events": "Advice for orders/17: ", "/events?lock=orders/17": "s, and about 160ms more"} {
+	for address, text := range map[string]string{"/events": "Advice for orders/17: ", "/events?lock=orders/17": "s, and about 8s more"} {
 		seen := bufio.NewScanner(site.send("GET", address, "").Body)
 		require.True(t, seen.Scan())
 		require.Contains(t, seen.Text(), text)
