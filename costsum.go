@@ -242,8 +242,8 @@ func (c *costs) published(now time.Time, wrote, exists bool) {
 	}
 }
 
-// publishCosts publishes in the queue driver.Costs, and is called by a timer. A session is opened
-// for new costs only.
+// publishCosts publishes in the queue driver.Costs, and is called by a timer. Within an hour after
+// new costs, that may open a session.
 func (p *Pool) publishCosts() {
 	if !p.begin() {
 		return
