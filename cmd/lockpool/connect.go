@@ -88,6 +88,7 @@ type service struct {
 	timeout   time.Duration // of sessions
 	logger    *slog.Logger
 	examine   func(context.Context) report
+	addresses func(context.Context) map[string]string // of clients, by session; nil if servers cannot tell
 }
 
 // service returns the service of the connect string. Nothing is sent.
@@ -141,6 +142,7 @@ func (s *service) onZooKeeper(server string, timeout time.Duration, user, passwo
 	}
 	s.timeout = cfg.SessionTimeout
 	s.examine = func(ctx context.Context) report { return examine(ctx, cfg) }
+	s.addresses = func(ctx context.Context) map[string]string { return addressesOf(ctx, cfg) }
 	s.connector, err = zookeeper.NewConnector(cfg)
 	return err
 }

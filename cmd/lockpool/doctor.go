@@ -130,7 +130,7 @@ func (d *doctor) ask(ctx context.Context, server, word string) (string, error) {
 	if _, err := io.WriteString(conn, word); err != nil {
 		return "", err
 	}
-	const most = 1 << 16
+	const most = 4 << 20 // of thousands of connections
 	answer, err := io.ReadAll(io.LimitReader(conn, most))
 	if len(answer) == 0 && err != nil {
 		return "", err

@@ -64,9 +64,12 @@ Nodes are what lockpool break and lockpool revoke accept.`,
 			if err != nil {
 				return err
 			}
-			var c costs
-			c.refresh(ctx, pool, "")
-			return show(cmd.OutOrStdout(), q, c.Insights, time.Now(), asJSON)
+			var known costs
+			if !asJSON {
+				known.refresh(ctx, pool, "")
+				c.locate(ctx, q)
+			}
+			return show(cmd.OutOrStdout(), q, known.Insights, time.Now(), asJSON)
 		}),
 	}
 	jsonFlag(cmd, &asJSON)

@@ -622,3 +622,16 @@ func TestInsights(t *testing.T) {
 		require.Contains(t, seen.Text(), text)
 	}
 }
+
+// Clients that say nothing of themselves are shown with the address that the server knows.
+func TestStrangersHaveAddresses(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.join(s.Dial(), "a", "10.0.0.1")
+	s.join(s.Dial(), "a", "")
+	text := s.prints("show", "a")
+	found := regexp.MustCompile(`s: a process on (127\.0\.0\.1:\d+) \(mutex\)`).FindAllStringSubmatch(text, -1)
+	require.Len(t, found, 2, text)
+	require.NotEqual(t, found[0][1], found[1][1])
+	require.Regexp(t, `\na process on `+regexp.QuoteMeta(found[0][1])+` holds it for`, s.prints("waits"))
+}

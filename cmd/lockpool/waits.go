@@ -63,9 +63,10 @@ Graphviz, and with svg a picture, for which Graphviz must be installed.`,
 			prefix := strings.Join(args, "")
 			g, err := pool.Waits(ctx, prefix)
 			if err == nil && format == "text" {
-				var c costs
-				c.refresh(ctx, pool, prefix)
-				err = printWaits(cmd.OutOrStdout(), g, c.Insights, time.Now())
+				var known costs
+				known.refresh(ctx, pool, prefix)
+				c.locate(ctx, g.Queues...)
+				err = printWaits(cmd.OutOrStdout(), g, known.Insights, time.Now())
 			} else if err == nil {
 				err = print(ctx, cmd.OutOrStdout(), g)
 			}
