@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -70,9 +71,12 @@ func (d *etcdDoctor) members(ctx context.Context) {
 		status, failed := d.status(ctx, endpoint)
 		if failed == nil {
 			d.read(&r, status)
-			if status.Leader == 0 {
+			switch full := strings.Contains(strings.Join(status.Errors, " "), "NOSPACE"); {
+			case status.Leader == 0:
 				err = errors.New("it runs, but the cluster has no leader")
 				leaderless++
+			case full && err != nil: // perhaps without an answer in time
+				err = errors.New("the servers' database is full, and accepts removals only: compact and defragment it, then disarm the alarm")
 			}
 		}
 		if err != nil {

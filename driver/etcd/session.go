@@ -13,6 +13,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/clock"
@@ -140,7 +141,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 			}
 			a.conn.close(a.err)
 		}
-		if limit.Err() == nil || last == errSilent {
+		if code, _ := answerOf(a.err); last == errSilent || limit.Err() == nil && code != codes.DeadlineExceeded { // the end of limit says nothing
 			last = a.err
 		}
 		if delete(permanent, a.endpoint); errors.Is(a.err, driver.ErrPermanent) {
