@@ -166,8 +166,8 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 		default:
 			for _, e := range got.Events {
 				w.last = e.Kv.ModRevision
-				what := driver.Changed
-				if e.Type == clientv3.EventTypeDelete {
+				what, removed := driver.Changed, e.Type == clientv3.EventTypeDelete
+				if removed && w.node != (driver.Node{}) { // a queue changes when a contender leaves
 					what = driver.Deleted
 				}
 				switch {
@@ -175,7 +175,7 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 					if w.node != (driver.Node{}) || isBelow(w.key, e.Kv) {
 						ws.add(event{w, what, e.Kv.ModRevision, e.Kv.Value})
 					}
-				case what == driver.Deleted:
+				case removed:
 					ws.cancel(w)
 				}
 			}

@@ -176,7 +176,10 @@ func keptByReaders(b *bench) {
 	pools, a := b.pools(2, keeps), b.name("a")
 	writer := b.pool()
 	b.keep(pools[0], a, lockpool.Shared())
-	b.unlock(b.read(writer, a)) // wants nothing that the reader has
+	other := b.read(writer, a) // wants nothing that the reader has
+	b.settle()                 // the pool has looked before the other leaves, and looks again
+	b.unlock(other)
+	b.settle()
 	require.Equal(b, 1, pools[0].Stats().Kept)
 	b.keep(pools[1], a, lockpool.Shared())
 	first, second := b.read(pools[0], a), b.read(pools[0], a)
