@@ -32,7 +32,7 @@ type Lock struct {
 	Waiting  float64 `json:"waiting"` // calls at a time, on average
 	Calls    float64 `json:"calls"`   // a second
 	MeanWait float64 `json:"mean_wait_seconds"`
-	GaveUp   float64 `json:"gave_up"` // calls a second that have waited in vain
+	GaveUp   float64 `json:"gave_up"` // calls a second whose deadline came before the lock
 	Held     float64 `json:"held"`    // holders at a time, on average
 	Lines    []Line  `json:"lines"`
 }
