@@ -14,10 +14,11 @@ YEARS ?= 0.001
 # The root package, and the driver, measure how long something takes, so nothing that keeps
 # the processors busy runs beside them but each other: the tests of the driver mostly wait.
 # The race detector would sleep for a second at the end of every process. Without it,
-# package recipe walks more interleavings, and bench compares docs/scale.md with a server's
-# counts in a fifth of the time. Collecting garbage less often saves a tenth of the
-# processor time, which is what the tests lack. On real servers, the race detector would see
-# the code that it sees on embedded ones, in twice the time; test-versions uses it there.
+# package recipe walks more interleavings, bench compares docs/scale.md with a server's counts
+# in a fifth of the time, and the programs of insights take a tenth. Collecting garbage less
+# often saves a tenth of the processor time, which is what the tests lack. On real servers, the
+# race detector would see the code that it sees on embedded ones, in twice the time;
+# test-versions uses it there.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
 
@@ -28,7 +29,7 @@ newer := ZOOKEEPER_HOME=$$(./.ci/newer-zookeeper)
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
 	$(MAKE) --no-print-directory -j 3 -O test-root-plain test-root-real test-driver-real
-	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed) ./bench)" | sort -r) # the longest begin first
+	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed) ./bench ./cmd/lockpool/insights)" | sort -r) # the longest begin first
 
 test-root:
 	$(go_test) -skip '^TestEveryFaultAtEveryRequest$$' .
@@ -53,7 +54,7 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 test-driver-real:
 	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 4 ./driver/zookeeper -server real
 	GOGC=400 go test -run Interleaving ./recipe
-	GOGC=400 go test ./bench
+	GOGC=400 go test ./bench ./cmd/lockpool/insights
 
 test-versions: deps ## the tests on real servers with the race detector, each with the version of ZooKeeper that make test leaves out; 10 minutes
 	$(go_test) -parallel 4 ./driver/zookeeper -server real

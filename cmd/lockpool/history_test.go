@@ -28,6 +28,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/cmd/lockpool/txnlog"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -61,9 +62,9 @@ func said(contenders []lockpool.Contender) (all []string) {
 	return all
 }
 
-// replayed returns the same from the state of the files.
-func (h *history) replayed(lock string) (all []string) {
-	for _, c := range h.queue(lock) {
+// replayed returns the same of the replayed contenders.
+func replayed(contenders []*waitgraph.Contender) (all []string) {
+	for _, c := range contenders {
 		all = append(all, fmt.Sprintln(c.Name, c.Kind(), !c.Waits, c.Permits, c.Session, c.Joined.UnixMilli(), c.Record.Kept, lockpool.Origin(c.Record.Origin), c.Record.At))
 	}
 	return all
@@ -71,8 +72,8 @@ func (h *history) replayed(lock string) (all []string) {
 
 // compared is a history that is compared with moments.
 type compared struct {
-	*history
-	s       *shell
+	*shell
+	queue   func(lock string) []*waitgraph.Contender
 	moments []moment
 	latest  map[string][]string // what was replayed last
 	changed map[string]int64    // by a transaction
@@ -80,37 +81,37 @@ type compared struct {
 	kinds   map[string]int      // how many contenders were compared
 }
 
-func (c *compared) take(t txnlog.Txn) bool {
-	more := c.apply(t)
-	c.first = cmp.Or(c.first, t.Zxid)
-	for _, name := range names {
-		if now := c.replayed(name); !slices.Equal(now, c.latest[name]) {
-			c.latest[name], c.changed[name] = now, t.Zxid
-		}
-	}
-	for len(c.moments) > 0 && c.moments[0].before <= t.Zxid {
+// take compares the state after a transaction with the moments before.
+func (c *compared) take(number int64) {
+	c.first = cmp.Or(c.first, number)
+	for len(c.moments) > 0 && c.moments[0].before <= number {
 		for name, contenders := range c.moments[0].queues {
 			if c.moments[0].after < max(c.first, c.changed[name]) {
 				continue
 			}
-			require.Equal(c.s, said(contenders), c.latest[name], "%s at %#x", name, t.Zxid)
+			require.Equal(c, said(contenders), c.latest[name], "%s at %#x", name, number)
 			for _, contender := range contenders {
 				c.kinds[fmt.Sprint(contender.Kind, " ", contender.Holds)]++
 			}
 		}
 		c.moments = c.moments[1:]
 	}
-	return more
+	for _, name := range names {
+		if now := replayed(c.queue(name)); !slices.Equal(now, c.latest[name]) {
+			c.latest[name], c.changed[name] = now, number
+		}
+	}
+}
+
+// mark makes a transaction, and returns its number.
+func (s *shell) mark() int64 {
+	stat, err := s.Admin.Set(s.Chroot+"/marker", nil, -1)
+	require.NoError(s, err)
+	return stat.Mzxid
 }
 
 // watch records moments.
-func (s *shell) watch(n int) (moments []moment) {
-	pool := s.Pool()
-	mark := func() int64 {
-		stat, err := s.Admin.Set(s.Chroot+"/marker", nil, -1)
-		require.NoError(s, err)
-		return stat.Mzxid
-	}
+func (s *shell) watch(n int, pool *lockpool.Pool, mark func() int64) (moments []moment) {
 	for range n {
 		m := moment{after: mark(), queues: map[string][]lockpool.Contender{}}
 		for _, name := range names {
@@ -124,12 +125,21 @@ func (s *shell) watch(n int) (moments []moment) {
 	return moments
 }
 
+func (s *shell) compare(moments []moment, queue func(lock string) []*waitgraph.Contender) *compared {
+	return &compared{s, queue, moments, map[string][]string{}, map[string]int64{}, 0, map[string]int{}}
+}
+
 // requireMoments requires that the files tell what Pool.Queue has told, of each lock that by
 // the files did not change meanwhile. It returns how many contenders of each kind were compared.
 func (s *shell) requireMoments(files txnlog.Files, from time.Time, moments []moment) map[string]int {
-	c := &compared{newHistory(s.Chroot, nil), s, moments, map[string][]string{}, map[string]int64{}, 0, map[string]int{}}
-	c.To = time.Now()
-	notes, err := files.Walk(from, c.take)
+	h := newFileHistory(s.Chroot, nil)
+	h.To = time.Now()
+	c := s.compare(moments, h.queue)
+	notes, err := files.Walk(from, func(t txnlog.Txn) bool {
+		more := h.apply(t)
+		c.take(t.Zxid)
+		return more
+	})
 	require.NoError(s, err)
 	require.Empty(s, notes)
 	require.Empty(s, c.moments)
@@ -149,13 +159,15 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 				_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
 				require.NoError(t, err)
 			}
-			stop := s.work()
-			moments := s.watch(150)
+			stop := s.contention()
+			moments := s.watch(150, s.Pool(), s.mark)
 			middle := time.Now()
-			moments = append(moments, s.watch(150)...)
+			moments = append(moments, s.watch(150, s.Pool(), s.mark)...)
 			stop()
-			s.pose()
-			moments = append(moments, s.watch(3)...)
+			_, err := s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
+			require.NoError(t, err)
+			s.pose(s.Pool(), s.Pool())
+			moments = append(moments, s.watch(3, s.Pool(), s.mark)...)
 			files, err := txnlog.Find(dir, "")
 			require.NoError(t, err)
 			require.Greater(t, len(files.Snapshots), 3)
@@ -169,15 +181,12 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 	}
 }
 
-// pose makes contenders of each kind hold and wait, until the test ends.
-func (s *shell) pose() {
-	holders, waiters := s.Pool(), s.Pool()
+// pose makes contenders of each kind hold and wait, until the pools are closed.
+func (s *shell) pose(holders, waiters *lockpool.Pool) {
 	s.Lock(holders, "orders/42")
 	s.Lock(holders, "readers", lockpool.Shared())
 	s.Lock(holders, "plain", lockpool.Plain())
 	_, err := holders.Semaphore("gpu", 3).Acquire(s.Ctx, 3)
-	require.NoError(s, err)
-	_, err = s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
 	require.NoError(s, err)
 	for _, wait := range []func() (*lockpool.Lock, error){
 		func() (*lockpool.Lock, error) { return waiters.Lock(s.Ctx, "orders/42", lockpool.Shared()) },
@@ -195,9 +204,46 @@ func (s *shell) pose() {
 	}
 }
 
-// work makes pools, and clients such as Curator, contend for locks, break locks and end
+// ofWorker are the options of a pool that contends.
+func ofWorker(i int) []lockpool.Option {
+	return []lockpool.Option{lockpool.WithLocalTurns(i % 2 * 10), lockpool.WithKeptLocks(1, time.Second),
+		lockpool.WithOwner(fmt.Sprint("worker", i)), lockpool.WithLogger(slog.New(slog.DiscardHandler))}
+}
+
+// rest waits for a while, or until ctx ends.
+func rest(ctx context.Context, r *rand.Rand) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(r.IntN(40)) * time.Millisecond):
+	}
+}
+
+// contention makes pools, and clients such as Curator, contend for locks, break locks and end
 // sessions until stop is called.
-func (s *shell) work() (stop func()) {
+func (s *shell) contention() (stop func()) {
+	var pools []*lockpool.Pool
+	for i, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo, zookeeper.LayoutCurator, zookeeper.LayoutKazooRW} {
+		cfg := s.Config()
+		cfg.Layout = layout
+		pools = append(pools, s.PoolWith(cfg, ofWorker(i)...))
+	}
+	return s.work(pools, func(ctx context.Context, r *rand.Rand) { // a client such as Curator, whose session ends
+		conn := s.Dial()
+		defer conn.Close()
+		_, _ = conn.Create(s.Chroot+"/curator", nil, 0, zk.WorldACL(zk.PermAll)) // perhaps there
+		for range 5 {
+			ending := []string{"lock-", "__READ__", "__WRIT__"}[r.IntN(3)]
+			node, err := conn.CreateProtectedEphemeralSequential(s.Chroot+"/curator/"+ending, []byte("10.0.0.1"), zk.WorldACL(zk.PermAll))
+			rest(ctx, r)
+			if err == nil && r.IntN(2) == 0 {
+				_ = conn.Delete(node, -1) // perhaps broken
+			}
+		}
+	})
+}
+
+// work makes pools contend for locks and break locks beside another client until stop is called.
+func (s *shell) work(pools []*lockpool.Pool, other func(context.Context, *rand.Rand)) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Ctx)
 	var all sync.WaitGroup
 	again := func(do func(ctx context.Context, r *rand.Rand)) {
@@ -210,24 +256,13 @@ func (s *shell) work() (stop func()) {
 			}
 		})
 	}
-	rest := func(ctx context.Context, r *rand.Rand) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(r.IntN(40)) * time.Millisecond):
-		}
-	}
 	use := func(ctx context.Context, r *rand.Rand, l *lockpool.Lock, err error) {
 		if err == nil {
 			rest(ctx, r)
 			_ = l.Unlock(context.WithoutCancel(ctx)) // perhaps broken
 		}
 	}
-	silent := slog.New(slog.DiscardHandler)
-	layouts := []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo, zookeeper.LayoutCurator, zookeeper.LayoutKazooRW}
-	for i, layout := range layouts {
-		cfg := s.Config()
-		cfg.Layout = layout
-		pool := s.PoolWith(cfg, lockpool.WithLocalTurns(i%2*10), lockpool.WithKeptLocks(1, time.Second), lockpool.WithOwner(fmt.Sprint("worker", i)), lockpool.WithLogger(silent))
+	for _, pool := range pools {
 		for range 2 {
 			again(func(ctx context.Context, r *rand.Rand) {
 				l, err := pool.Lock(ctx, names[r.IntN(2)])
@@ -255,32 +290,19 @@ func (s *shell) work() (stop func()) {
 			})
 		}
 	}
-	breaker := s.Pool(lockpool.WithLogger(silent))
 	again(func(ctx context.Context, r *rand.Rand) { // breaks and revokes
 		rest(ctx, r)
-		q, err := breaker.Queue(ctx, names[r.IntN(len(names))])
+		q, err := pools[0].Queue(ctx, names[r.IntN(len(names))])
 		if err != nil || len(q.Contenders) == 0 {
 			return
 		}
 		if node := q.Contenders[r.IntN(len(q.Contenders))].Node; r.IntN(2) == 0 {
-			_ = breaker.Break(ctx, q.Name, node) // perhaps gone
+			_ = pools[0].Break(ctx, q.Name, node) // perhaps gone
 		} else {
-			_ = breaker.Revoke(ctx, q.Name, node)
+			_ = pools[0].Revoke(ctx, q.Name, node)
 		}
 	})
-	again(func(ctx context.Context, r *rand.Rand) { // a client such as Curator, whose session ends
-		conn := s.Dial()
-		defer conn.Close()
-		_, _ = conn.Create(s.Chroot+"/curator", nil, 0, zk.WorldACL(zk.PermAll)) // perhaps there
-		for range 5 {
-			ending := []string{"lock-", "__READ__", "__WRIT__"}[r.IntN(3)]
-			node, err := conn.CreateProtectedEphemeralSequential(s.Chroot+"/curator/"+ending, []byte("10.0.0.1"), zk.WorldACL(zk.PermAll))
-			rest(ctx, r)
-			if err == nil && r.IntN(2) == 0 {
-				_ = conn.Delete(node, -1) // perhaps broken
-			}
-		}
-	})
+	again(other)
 	return func() {
 		cancel()
 		all.Wait()
@@ -375,47 +397,55 @@ func TestHistoryFollowsContendersToTheirNextNodes(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
 	s, dir := startLogged(t, 100000)
-	pools := []*lockpool.Pool{s.Pool(lockpool.WithOwner("billing")), s.Pool(lockpool.WithOwner("cart"))}
-	h := s.Handle(pools[0])
-	write, err := h.Lock(s.Ctx, "prices")
-	require.NoError(t, err)
-	read, err := h.Lock(s.Ctx, "prices", lockpool.Shared())
-	require.NoError(t, err)
-	require.NoError(t, write.Unlock(s.Ctx))
-	require.NoError(t, read.Unlock(s.Ctx))
+	out := s.next(s.Pool(lockpool.WithOwner("billing")), s.Pool(lockpool.WithOwner("cart")), "--txnlog", dir, "--chroot", s.Chroot+"/")
+	require.Len(t, out.Notes, 4)
+}
 
-	all, err := pools[0].Semaphore("gpu", 2).Acquire(s.Ctx, 2)
-	require.NoError(t, err)
+// next makes contenders change to other nodes, and requires what the history should tell.
+func (s *shell) next(billing, cart *lockpool.Pool, args ...string) (out history) {
+	h := s.Handle(billing)
+	write, err := h.Lock(s.Ctx, "prices")
+	require.NoError(s, err)
+	read, err := h.Lock(s.Ctx, "prices", lockpool.Shared())
+	require.NoError(s, err)
+	require.NoError(s, write.Unlock(s.Ctx))
+	require.NoError(s, read.Unlock(s.Ctx))
+
+	all, err := billing.Semaphore("gpu", 2).Acquire(s.Ctx, 2)
+	require.NoError(s, err)
 	waited := make(chan error, 1)
 	go func() { // ends with the lock
-		one, err := pools[1].Semaphore("gpu", 2).Acquire(s.Ctx, 1)
+		one, err := cart.Semaphore("gpu", 2).Acquire(s.Ctx, 1)
 		if err == nil {
 			err = one.Unlock(s.Ctx)
 		}
 		waited <- err
 	}()
-	s.Until(func() bool { return len(s.Children("gpu/leases")) == 3 }, "a wait for permits")
-	require.NoError(t, all.Unlock(s.Ctx))
-	require.NoError(t, <-waited)
+	s.Until(func() bool {
+		q, err := billing.Queue(s.Ctx, "gpu")
+		require.NoError(s, err)
+		return len(q.Contenders) == 2
+	}, "a wait for permits")
+	require.NoError(s, all.Unlock(s.Ctx))
+	require.NoError(s, <-waited)
 
-	var out history
-	require.NoError(t, json.Unmarshal([]byte(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot+"/", "--json")), &out))
+	require.NoError(s, json.Unmarshal([]byte(s.prints(append([]string{"history", "--json"}, args...)...)), &out))
 	var told []string
 	for _, i := range out.Intervals {
-		require.NotNil(t, i.From)
-		require.NotNil(t, i.To)
-		require.False(t, i.Asked.After(*i.From))
-		require.Equal(t, os.Getpid(), i.PID)
+		require.NotNil(s, i.From)
+		require.NotNil(s, i.To)
+		require.False(s, i.Asked.After(*i.From))
+		require.Equal(s, os.Getpid(), i.PID)
 		told = append(told, fmt.Sprint(i.Lock, " ", i.Owner, " ", i.Kind, " ", i.Holds, " ", i.Permits, " ", i.End))
 	}
-	require.Equal(t, []string{
+	require.Equal(s, []string{
 		"gpu billing semaphore false 0 granted", "gpu billing semaphore true 2 released",
 		"gpu cart semaphore false 0 granted", "gpu cart semaphore true 1 released",
 		"prices billing mutex true 0 downgraded", "prices billing read true 0 released",
 	}, told)
-	require.Equal(t, out.Intervals[2].Asked, out.Intervals[3].Asked)
-	require.Equal(t, out.Intervals[4].Token, out.Intervals[5].Token)
-	require.Len(t, out.Notes, 4)
+	require.Equal(s, out.Intervals[2].Asked, out.Intervals[3].Asked)
+	require.Equal(s, out.Intervals[4].Token, out.Intervals[5].Token)
+	return out
 }
 
 func TestHistoryReadsTimes(t *testing.T) {
@@ -437,8 +467,8 @@ func TestHistoryReadsTimes(t *testing.T) {
 	s := &shell{Bench: &locktest.Bench{TB: t}, env: []string{asCommand + "=1"}}
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "log.1"), nil, 0o600))
-	s.says(118, `"\u202e" is no time; give 15:04`, "history", "--txnlog", dir, "--from", "\u202e")
+	s.says(118, `"\u202e" is no time; give 15:04`, "history", "--server", "etcd://127.0.0.1:1", "--from", "\u202e")
 	s.says(119, "no transaction can be read in "+dir, "history", "--txnlog", dir, "--from", "1h", "--to", "2h")
 	s.says(119, "there are no files log.* in", "history", "--txnlog", t.TempDir())
-	s.says(118, `required flag(s) "txnlog" not set`, "history")
+	s.says(118, "ZooKeeper keeps the history in its files: give the directory of a server's with --txnlog", "history", "--server", "127.0.0.1:1")
 }

@@ -66,7 +66,7 @@ waits for them. Every command connects to the server of --server or LOCKPOOL_SER
 	c := new(connection)
 	c.register(root.PersistentFlags())
 	root.AddCommand(runCommand(c), guardCommand(), lsCommand(c), showCommand(c), waitsCommand(c), topCommand(c), serveCommand(c), breakCommand(c),
-		revokeCommand(c), devCommand(), doctorCommand(c), historyCommand(), insightsCommand(c), manCommand(root))
+		revokeCommand(c), devCommand(), doctorCommand(c), historyCommand(c), insightsCommand(c), manCommand(root))
 	root.InitDefaultCompletionCmd()
 	return root
 }

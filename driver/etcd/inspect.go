@@ -70,7 +70,8 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 		}
 		names = nil
 		for _, kv := range got.Kvs {
-			if name, ok := s.queueOf(kv); ok {
+			if queue, _, ok := s.placeOf(kv); ok {
+				name, _ := lockOf(queue)
 				names = append(names, name)
 			}
 		}
@@ -80,19 +81,16 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	return slices.Compact(names), err
 }
 
-// queueOf returns the name of the lock of a contender's key.
-func (s *session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
+// placeOf returns the queue and the node of a contender's key.
+func (s *session) placeOf(kv *mvccpb.KeyValue) (queue string, node driver.Node, ok bool) {
 	rest := strings.TrimPrefix(string(kv.Key), s.prefix)
 	first, _, _ := strings.Cut(rest, "/")
 	i := strings.LastIndexByte(rest, '/')
 	if i < 0 || slices.Contains([]string{driver.Records, driver.Waits, sessions}, first) {
-		return "", false
+		return "", node, false
 	}
-	if _, ok := nodeOf(rest[i+1:], kv); !ok {
-		return "", false
-	}
-	name, _ = lockOf(rest[:i])
-	return name, true
+	node, ok = nodeOf(rest[i+1:], kv)
+	return rest[:i], node, ok
 }
 
 // Follow implements driver.Follower.

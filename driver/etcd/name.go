@@ -161,9 +161,7 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	node := driver.Node{Name: fmt.Sprintf("%s@%d", name, kv.CreateRevision), Kind: driver.Exclusive, Seq: kv.CreateRevision}
 	m := contenderName.FindStringSubmatch(name)
 	switch {
-	case name == driver.Limit:
-		return node, false
-	case m == nil:
+	case name == driver.Limit || m == nil:
 		return node, false
 	case m[1] == "-s":
 		node.Kind = driver.Shared
@@ -171,6 +169,8 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 		node.Kind = driver.Permit
 		node.Permits, _ = strconv.Atoi(m[2])
 		node.Limit, _ = strconv.Atoi(m[3])
+	case isShared(kv):
+		node = downgraded(node)
 	}
 	return node, true
 }
@@ -212,9 +212,6 @@ func (s *session) parse(name string, kvs []*mvccpb.KeyValue) contents {
 		case part == "" && last == driver.Limit:
 			c.limit = kv
 		case ok:
-			if node.Kind == driver.Exclusive && isShared(kv) {
-				node = downgraded(node)
-			}
 			c.queues[part] = append(c.queues[part], entry{node, kv})
 		default:
 			c.others = append(c.others, last)

@@ -1,0 +1,171 @@
+//go:build unix
+
+package main
+
+// This file tests the command history on etcd.
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
+	"github.com/lockpool/lockpool/internal/waitgraph"
+)
+
+// onEtcdWithPools returns a function that opens pools as well.
+func onEtcdWithPools(t *testing.T) (s *shell, admin *clientv3.Client, connector *etcd.Connector, open func(...lockpool.Option) *lockpool.Pool) {
+	s, admin = onEtcd(t)
+	cfg, err := etcd.ParseDSN(strings.TrimPrefix(s.env[len(s.env)-1], "LOCKPOOL_SERVER=etcd://"))
+	require.NoError(t, err)
+	connector, err = etcd.NewConnector(cfg)
+	require.NoError(t, err)
+	return s, admin, connector, func(opts ...lockpool.Option) *lockpool.Pool {
+		pool, err := lockpool.OpenConnector(connector, opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = pool.Close() })
+		return pool
+	}
+}
+
+// The revisions of etcd tell at each moment what Pool.Queue has told then, also after a
+// compaction.
+func TestRevisionsAreWhatQueueSaid(t *testing.T) {
+	t.Parallel()
+	s, admin, connector, open := onEtcdWithPools(t)
+	mark := func() int64 {
+		got, err := admin.Put(s.Ctx, "marker", "")
+		require.NoError(t, err)
+		return got.Header.Revision
+	}
+	mutex := func(ctx context.Context, r *rand.Rand) {
+		session, err := concurrency.NewSession(admin)
+		require.NoError(t, err)
+		defer session.Close()
+		m := concurrency.NewMutex(session, "team/curator")
+		if m.Lock(ctx) == nil {
+			rest(ctx, r)
+			_ = m.Unlock(s.Ctx) // perhaps broken
+		}
+	}
+	var pools []*lockpool.Pool
+	for i := range 4 {
+		pools = append(pools, open(ofWorker(i)...))
+	}
+	stop := s.work(pools, mutex)
+	moments := s.watch(100, open(), mark)
+	middle := mark()
+	moments = append(moments, s.watch(100, open(), mark)...)
+	stop()
+	session, err := concurrency.NewSession(admin)
+	require.NoError(t, err)
+	require.NoError(t, concurrency.NewMutex(session, "team/curator").Lock(s.Ctx))
+	s.pose(open(), open())
+	moments = append(moments, s.watch(3, open(), mark)...)
+
+	for _, compacted := range []int64{0, middle} {
+		if compacted > 0 {
+			_, err := admin.Compact(s.Ctx, compacted)
+			require.NoError(t, err)
+		}
+		h := &revisionHistory{history: newHistory(nil), nodes: map[string]map[string]*waitgraph.Contender{}}
+		h.To = time.Now().Add(time.Hour)
+		c := s.compare(moments, h.queue)
+		require.NoError(t, connector.History(s.Ctx, func(r etcd.Revision) bool {
+			require.GreaterOrEqual(t, cmp.Or(r.Number, compacted), compacted)
+			more := h.apply(r)
+			c.take(cmp.Or(r.Number, compacted))
+			return more
+		}))
+		c.take(math.MaxInt64)
+		require.Empty(t, c.moments)
+		for _, kind := range []string{"mutex true", "mutex false", "read true", "read false", "semaphore true", "semaphore false", "plain true"} {
+			require.Positive(t, c.kinds[kind], kind)
+		}
+	}
+}
+
+var processes = regexp.MustCompile(`, process \d+ on \S+ \(mutex\)|, in \S+ \(\S+\)`)
+
+// Only joins have times, so any other change is told with the time in which it was.
+func TestHistoryOnEtcd(t *testing.T) {
+	t.Parallel()
+	s, admin, _, open := onEtcdWithPools(t)
+	lock := func(name, owner string) (*lockpool.Pool, chan *lockpool.Lock) {
+		pool, locked := open(lockpool.WithOwner(owner)), make(chan *lockpool.Lock, 1)
+		go func() { // ends with the pool
+			l, _ := pool.Lock(s.Ctx, name)
+			locked <- l
+		}()
+		s.Until(func() bool {
+			q, err := pool.Queue(s.Ctx, name)
+			require.NoError(t, err)
+			return len(q.Contenders) > 0 && q.Contenders[len(q.Contenders)-1].Owner == owner
+		}, "%s asks for %s", owner, name)
+		return pool, locked
+	}
+	_, billing := lock("orders/42", "billing")
+	_, cart := lock("orders/42", "cart")
+	const quiet = 300 * time.Millisecond
+	time.Sleep(quiet)
+	require.NoError(t, (<-billing).Unlock(s.Ctx))
+	require.NoError(t, (<-cart).Unlock(s.Ctx))
+	pool, _ := lock("stock", "depot")
+	q, err := pool.Queue(s.Ctx, "stock")
+	require.NoError(t, err)
+	lease, err := strconv.ParseInt(q.Contenders[0].Session, 16, 64)
+	require.NoError(t, err)
+	_, err = admin.Revoke(s.Ctx, clientv3.LeaseID(lease))
+	require.NoError(t, err)
+
+	text := s.prints("history")
+	require.Equal(t, `
+TIME     1     0  holds            orders/42: billing
+TIME     1     1  waits            orders/42: cart
+TIME+    0     1  released         orders/42: billing, held for LONG to LONG
+TIME+    1     0  holds            orders/42: cart, waited for LONG to LONG
+TIME+    0     0  released         orders/42: cart, held for LONG to LONG
+TIME     1     0  holds            stock: depot
+TIME+    0     0  session ended    stock: depot, held for LONG to LONG
+`[1:], processes.ReplaceAllString(changes(text), ""))
+	require.Contains(t, text, "note: only joins have times")
+	require.NotContains(t, text, "compacted")
+
+	var out history
+	require.NoError(t, json.Unmarshal([]byte(s.prints("history", "--json", "orders")), &out))
+	require.Len(t, out.Intervals, 3)
+	require.Nil(t, out.Intervals[0].FromLatest)
+	waited := out.Intervals[1]
+	require.Equal(t, *waited.From, waited.Asked)
+	require.Equal(t, waited.To.UnixNano(), waited.Asked.UnixNano(), "cart joined last")
+	require.Greater(t, waited.ToLatest.Sub(*waited.To), quiet)
+	require.Equal(t, waited.ToLatest, out.Intervals[2].FromLatest)
+	require.NotZero(t, out.Intervals[2].Token)
+
+	got, err := admin.Put(s.Ctx, "marker", "")
+	require.NoError(t, err)
+	_, err = admin.Compact(s.Ctx, got.Header.Revision)
+	require.NoError(t, err)
+	require.Contains(t, s.prints("history"), "note: etcd has compacted what was before")
+	s.says(118, "nothing is between", "history", "--from", "1h", "--to", "2h")
+	s.says(118, "--snapshots and --chroot need --txnlog", "history", "--chroot", "/locks")
+}
+
+func TestHistoryOnEtcdFollowsContendersToTheirNextKeys(t *testing.T) {
+	t.Parallel()
+	s, _, _, open := onEtcdWithPools(t)
+	out := s.next(open(lockpool.WithOwner("billing")), open(lockpool.WithOwner("cart")))
+	require.Len(t, out.Notes, 6)
+}
