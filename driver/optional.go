@@ -90,8 +90,8 @@ type Follower interface {
 	// Follow reflects what the session has seen of the service, everything before the last
 	// answer to Ping, and only reads. The watches stay at the service until they fire: one
 	// for each returned contender, and one for the queue if later contenders matter, which is
-	// the last and fires with Changed when another contender joins. All followers of a queue on
-	// one session share the watches.
+	// the last and fires with Changed when another contender joins or leaves. All followers of a
+	// queue on one session share the watches.
 	Follow(ctx context.Context, queue string, head func([]Node) (n int, complete bool)) (Followed, error)
 }
 

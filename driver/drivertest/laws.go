@@ -187,7 +187,7 @@ var laws = []law{
 		{"head", followHead,
 			"Follow returns as many contenders as head wants. One of the watches fires when one of them leaves and, unless head says that this changes nothing or the queue is empty, when somebody joins."},
 		{"joins", followJoins,
-			"If later contenders matter, the last watch fires with Changed when a contender joins, and not for a change made before."},
+			"If later contenders matter, the last watch fires with Changed when a contender joins or leaves, and not for a change made before."},
 		{"semaphore", followSemaphore,
 			"Follow of a semaphore's name tells which parts of it there are. One of the watches fires when that changes."},
 	}},

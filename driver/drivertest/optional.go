@@ -344,7 +344,12 @@ func followJoins(r *run) {
 		r.fires(alone.Watches[0], "another contender has joined", driver.Changed)
 		r.fires(with.Watches[1], "another contender has joined", driver.Changed)
 		r.waits(with.Watches[0], "the first contender has not changed")
+
+		alone, with = r.follow(s, queue, 0, false), r.follow(s, queue, 1, false)
 		r.leave(joining, next)
+		r.fires(alone.Watches[0], "another contender has left", driver.Changed)
+		r.fires(with.Watches[1], "another contender has left", driver.Changed)
+		r.waits(with.Watches[0], "the first contender has not changed")
 	}
 }
 
