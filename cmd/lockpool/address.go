@@ -12,23 +12,36 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// locate adds the addresses of the sessions to contenders that say nothing of the owner, as far
-// as the servers tell.
-func (c *connection) locate(ctx context.Context, queues ...lockpool.Queue) {
-	var strangers []*lockpool.Contender
+// addresses are the addresses of clients, as the servers have told.
+type addresses struct {
+	bySession map[string]string
+	asked     time.Time
+}
+
+// locate asks the servers about new sessions, every ten seconds at most, and names the contenders.
+func (a *addresses) locate(ctx context.Context, c *connection, queues ...lockpool.Queue) {
+	if a.name(queues...) || time.Since(a.asked) < 10*time.Second {
+		return
+	}
+	if s, err := c.service(); err == nil && s.addresses != nil {
+		a.bySession, a.asked = s.addresses(ctx), time.Now()
+		a.name(queues...)
+	}
+}
+
+// name adds the addresses to contenders that say nothing of the owner, and reports whether all
+// are known.
+func (a *addresses) name(queues ...lockpool.Queue) (all bool) {
+	all = true
 	for _, q := range queues {
 		for i := range q.Contenders {
-			if s := &q.Contenders[i]; s.Host == "" && s.PID == 0 {
-				strangers = append(strangers, s)
+			if c := &q.Contenders[i]; c.Host == "" && c.PID == 0 {
+				c.Host = a.bySession[c.Session]
+				all = all && c.Host != ""
 			}
 		}
 	}
-	if s, err := c.service(); err == nil && s.addresses != nil && len(strangers) > 0 {
-		found := s.addresses(ctx)
-		for _, stranger := range strangers {
-			stranger.Host = found[stranger.Session]
-		}
-	}
+	return all
 }
 
 var connectionLine = regexp.MustCompile(`(?m)^ /([^\[\n]+)\[.*[(,]sid=(0x[0-9a-f]+),`)

@@ -64,10 +64,10 @@ Nodes are what lockpool break and lockpool revoke accept.`,
 			if err != nil {
 				return err
 			}
-			var known costs
+			var known background
 			if !asJSON {
 				known.refresh(ctx, pool, "")
-				c.locate(ctx, q)
+				known.locate(ctx, c, q)
 			}
 			return show(cmd.OutOrStdout(), q, known.Insights, time.Now(), asJSON)
 		}),

@@ -60,7 +60,7 @@ func (s *site) run(c *connection, cmd *cobra.Command, prefix string) error {
 	if err != nil {
 		return err
 	}
-	s.hub, s.log = newHub(pool, prefix, s.traceURL), cmd.ErrOrStderr()
+	s.hub, s.log = newHub(c, pool, prefix, s.traceURL), cmd.ErrOrStderr()
 	defer s.hub.close()
 	if <-s.look(); s.latest.err != nil {
 		return s.latest.err

@@ -18,6 +18,7 @@ import (
 // hub knows what was seen of the locks last. It looks when a browser wants that, as often as
 // top at most, and follows the locks that browsers have open by events.
 type hub struct {
+	server        *connection
 	pool          *lockpool.Pool
 	prefix, trace string
 	work          sync.WaitGroup
@@ -33,9 +34,9 @@ type hub struct {
 	list    cached
 }
 
-func newHub(pool *lockpool.Pool, prefix, trace string) *hub {
+func newHub(server *connection, pool *lockpool.Pool, prefix, trace string) *hub {
 	h := &hub{
-		pool: pool, prefix: prefix, trace: trace, reading: make(chan struct{}, 1),
+		server: server, pool: pool, prefix: prefix, trace: trace, reading: make(chan struct{}, 1),
 		looked: make(chan struct{}), changed: make(chan struct{}), past: lastHour{},
 	}
 	close(h.looked)
@@ -69,10 +70,10 @@ func (h *hub) look() <-chan struct{} {
 	if h.closed || time.Since(h.ended) < h.latest.rest() {
 		return h.looked
 	}
-	before := h.latest.costs
+	before := h.latest.background
 	h.looked = make(chan struct{})
 	h.work.Go(func() { // ends with the survey
-		s := surveyOf(h.pool, h.prefix, before)
+		s := surveyOf(h.server, h.pool, h.prefix, before)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s.err != nil {
@@ -126,6 +127,7 @@ func (h *hub) replace(q lockpool.Queue, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if began.After(h.latest.began) {
+		h.latest.name(q)
 		noteGrants(h.latest, survey{queues: []lockpool.Queue{q}})
 		h.latest.queues = slices.DeleteFunc(slices.Clone(h.latest.queues), func(o lockpool.Queue) bool { return o.Name == q.Name })
 		if len(q.Contenders) > 0 {

@@ -336,7 +336,7 @@ func siteInBubble(t *testing.T, test func(t *testing.T, s *shell, server *zktest
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		site := &site{listen: "127.0.0.1:7433"}
 		require.NoError(t, site.check())
-		site.hub = newHub(b.Pool(lockpool.WithMaxSessions(1)), "", "")
+		site.hub = newHub(new(connection), b.Pool(lockpool.WithMaxSessions(1)), "", "")
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		web := &http.Server{Handler: site}
 		go web.Serve(l) // ends with the server
@@ -494,7 +494,7 @@ func TestHistoryIsBounded(t *testing.T) {
 
 func TestPageIsOrderedByCostAndBounded(t *testing.T) {
 	now := time.Unix(10000, 0)
-	h := newHub(nil, "", "")
+	h := newHub(nil, nil, "", "")
 	add := func(name string, waiters int, each time.Duration) {
 		q := lockpool.Queue{Name: name, Contenders: []lockpool.Contender{{Lock: name, Holds: true, Asked: now}}}
 		for i := range waiters {

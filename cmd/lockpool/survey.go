@@ -21,11 +21,17 @@ import (
 // survey is what was seen of the locks.
 type survey struct {
 	queues []lockpool.Queue // the most contended first
-	costs  costs
-	graph  lockpool.WaitGraph
-	began  time.Time
-	took   time.Duration
-	err    error
+	background
+	graph lockpool.WaitGraph
+	began time.Time
+	took  time.Duration
+	err   error
+}
+
+// background is what is asked for less often than the locks.
+type background struct {
+	costs
+	addresses
 }
 
 // costs are what pools have published, read as often as they do.
@@ -53,12 +59,13 @@ const (
 	restFactor   = 9
 )
 
-// surveyOf looks at the locks below a prefix. before are the costs of an earlier survey.
-func surveyOf(pool *lockpool.Pool, prefix string, before costs) survey {
-	s := survey{began: time.Now(), costs: before}
+// surveyOf looks at the locks below a prefix. before is of an earlier survey.
+func surveyOf(c *connection, pool *lockpool.Pool, prefix string, before background) survey {
+	s := survey{began: time.Now(), background: before}
 	s.err = reaching(pool, func(ctx context.Context) (err error) {
 		s.graph, err = pool.Waits(ctx, prefix)
-		s.costs.refresh(ctx, pool, prefix)
+		s.refresh(ctx, pool, prefix)
+		s.locate(ctx, c, s.graph.Queues...)
 		return err
 	})
 	s.took = time.Since(s.began)

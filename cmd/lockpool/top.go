@@ -41,7 +41,7 @@ by force (both ask first), q quits.`,
 				return err
 			}
 			defer pool.Close()
-			t := &top{pool: pool, prefix: strings.Join(args, "")}
+			t := &top{server: c, pool: pool, prefix: strings.Join(args, "")}
 			first := t.look().(survey)
 			if first.err != nil {
 				return first.err
@@ -56,6 +56,7 @@ by force (both ask first), q quits.`,
 // top is the state of lockpool top. It is a tea.Model: bubbletea calls Update and View one
 // after the other, and runs the commands returned by Update on other goroutines.
 type top struct {
+	server *connection
 	pool   *lockpool.Pool
 	prefix string
 
@@ -82,7 +83,7 @@ type (
 
 // look makes a survey.
 func (t *top) look() tea.Msg {
-	s := surveyOf(t.pool, t.prefix, t.latest.costs)
+	s := surveyOf(t.server, t.pool, t.prefix, t.latest.background)
 	slices.SortFunc(s.queues, byContention)
 	return s
 }

@@ -634,4 +634,9 @@ func TestStrangersHaveAddresses(t *testing.T) {
 	require.Len(t, found, 2, text)
 	require.NotEqual(t, found[0][1], found[1][1])
 	require.Regexp(t, `\na process on `+regexp.QuoteMeta(found[0][1])+` holds it for`, s.prints("waits"))
+	s.screen(100, 12, "top").contains("a process on " + found[0][1])
+	page := s.visitor(s.serve()).send("GET", "/events?lock=a", "")
+	for seen := bufio.NewScanner(page.Body); !strings.Contains(seen.Text(), found[1][1]); {
+		require.True(t, seen.Scan())
+	}
 }

@@ -63,9 +63,9 @@ Graphviz, and with svg a picture, for which Graphviz must be installed.`,
 			prefix := strings.Join(args, "")
 			g, err := pool.Waits(ctx, prefix)
 			if err == nil && format == "text" {
-				var known costs
+				var known background
 				known.refresh(ctx, pool, prefix)
-				c.locate(ctx, g.Queues...)
+				known.locate(ctx, c, g.Queues...)
 				err = printWaits(cmd.OutOrStdout(), g, known.Insights, time.Now())
 			} else if err == nil {
 				err = print(ctx, cmd.OutOrStdout(), g)
