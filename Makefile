@@ -15,11 +15,12 @@ YEARS ?= 0.001
 # the processors busy runs beside them but each other: the tests of the driver mostly wait.
 # The race detector would sleep for a second at the end of every process. Without it,
 # package recipe walks more interleavings, bench compares docs/scale.md with a server's counts
-# in a fifth of the time, and the programs of insights take a tenth. Collecting garbage less
-# often saves a tenth of the processor time, which is what the tests lack. On real servers, the
-# race detector would see the code that it sees on embedded ones, in twice the time;
-# test-versions uses it there.
+# in a fifth of the time, and the programs of insights and metrics take much less. Collecting
+# garbage less often saves a tenth of the processor time, which is what the tests lack. On real
+# servers, the race detector would see the code that it sees on embedded ones, in twice the
+# time; test-versions uses it there.
 timed := . ./driver/zookeeper
+plain := ./bench ./cmd/lockpool/insights ./examples/metrics
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
 
 # Real servers are the installed ZooKeeper, or the newer one: test has the driver on the newer one
@@ -29,7 +30,7 @@ newer := ZOOKEEPER_HOME=$$(./.ci/newer-zookeeper)
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
 	$(MAKE) --no-print-directory -j 3 -O test-root-plain test-root-real test-driver-real
-	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed) ./bench ./cmd/lockpool/insights)" | sort -r) # the longest begin first
+	$(go_test) -p 4 -parallel 4 ./cmd/lockpool $$(go list work | grep -vxF "$$(go list $(timed) $(plain) ./cmd/lockpool)" | sort -r) # the longest begin first
 
 test-root:
 	$(go_test) -skip '^TestEveryFaultAtEveryRequest$$' .
@@ -38,9 +39,11 @@ test-root:
 # runs here alone: the race detector triples its time. Tests on real servers mostly wait.
 test-root-plain:
 	GOGC=400 go test $(as_root) -timeout 15m .
+	GOGC=400 go test -run Interleaving ./recipe
+	GOGC=400 go test -p 1 $(plain)
 
 test-root-real:
-	GOGC=400 go test $(as_root) -timeout 15m -parallel 4 . -server real
+	GOGC=400 go test $(as_root) -timeout 15m -parallel 6 . -server real
 
 test-driver:
 	$(go_test) ./driver/zookeeper
@@ -52,9 +55,7 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
-	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 4 ./driver/zookeeper -server real
-	GOGC=400 go test -run Interleaving ./recipe
-	GOGC=400 go test ./bench ./cmd/lockpool/insights
+	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 6 ./driver/zookeeper -server real
 
 test-versions: deps ## the tests on real servers with the race detector, each with the version of ZooKeeper that make test leaves out; 10 minutes
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
