@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-root-plain test-root-real test-driver test-driver-real test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
+.PHONY: test test-root test-root-plain test-root-real test-behavior-real test-driver test-driver-real test-laws-real test-programs test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -20,7 +20,7 @@ YEARS ?= 0.001
 # servers, the race detector would see the code that it sees on embedded ones, in twice the
 # time; test-versions uses it there.
 timed := . ./driver/zookeeper
-plain := ./bench ./cmd/lockpool/insights ./examples/metrics
+programs := ./cmd/lockpool/insights ./examples/metrics
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
 
 # Real servers are the installed ZooKeeper, or the newer one: test has the driver on the newer one
@@ -29,21 +29,28 @@ newer := ZOOKEEPER_HOME=$$(./.ci/newer-zookeeper)
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
-	$(MAKE) --no-print-directory -j 3 -O test-root-plain test-root-real test-driver-real
-	$(go_test) -p 4 -parallel 4 ./cmd/lockpool $$(go list work | grep -vxF "$$(go list $(timed) $(plain) ./cmd/lockpool)" | sort -r) # the longest begin first
+	$(MAKE) --no-print-directory -j 5 -O test-root-plain test-root-real test-driver-real test-behavior-real test-laws-real test-programs
+	$(go_test) -p 4 -parallel 4 ./cmd/lockpool $$(go list work | grep -vxF "$$(go list $(timed) $(programs) ./bench ./cmd/lockpool)" | sort -r) # the longest begin first
 
 test-root:
 	$(go_test) -skip '^TestEveryFaultAtEveryRequest$$' .
 
 # Users do not run the race detector, with which a bubble uses one processor. The fault table
-# runs here alone: the race detector triples its time. Tests on real servers mostly wait.
+# runs here alone: the race detector triples its time. Tests on real servers mostly wait, one
+# after the other, so the longest are processes of their own.
 test-root-plain:
 	GOGC=400 go test $(as_root) -timeout 15m .
 	GOGC=400 go test -run Interleaving ./recipe
-	GOGC=400 go test -p 1 $(plain)
+	GOGC=400 go test ./bench
+
+test-programs: # begins when another one has ended
+	GOGC=400 go test $(programs)
 
 test-root-real:
-	GOGC=400 go test $(as_root) -timeout 15m -parallel 6 . -server real
+	GOGC=400 go test $(as_root) -timeout 15m -parallel 4 -skip '^TestBehavior$$' . -server real
+
+test-behavior-real:
+	GOGC=400 go test $(as_root) -timeout 15m -run '^TestBehavior$$' . -server real
 
 test-driver:
 	$(go_test) ./driver/zookeeper
@@ -55,7 +62,10 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
-	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 6 ./driver/zookeeper -server real
+	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 4 -skip '^TestLaws$$' ./driver/zookeeper -server real
+
+test-laws-real:
+	$(newer) GOGC=400 go test $(as_root) -timeout 15m -run '^TestLaws$$' ./driver/zookeeper -server real
 
 test-versions: deps ## the tests on real servers with the race detector, each with the version of ZooKeeper that make test leaves out; 10 minutes
 	$(go_test) -parallel 4 ./driver/zookeeper -server real

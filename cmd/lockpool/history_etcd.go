@@ -20,9 +20,14 @@ type revisionHistory struct {
 	*history
 	nodes     map[string]map[string]*waitgraph.Contender // by queue and name
 	last      int64                                      // revision
-	joined    time.Time                                  // the last contender
-	undated   []*instant                                 // since the last join
+	joined    time.Time                                  // the last contender, by a clock that may be ahead of now
+	now       time.Time
+	undated   []*instant // since the last join
 	compacted bool
+}
+
+func newRevisionHistory(names []string) *revisionHistory {
+	return &revisionHistory{history: newHistory(names), nodes: map[string]map[string]*waitgraph.Contender{}, now: time.Now()}
 }
 
 // readRevisions returns the history that etcd has kept.
@@ -35,13 +40,12 @@ func (c *connection) readRevisions(ctx context.Context, names []string, from, to
 	if !ok {
 		return nil, misused("ZooKeeper keeps the history in its files: give the directory of a server's with --txnlog")
 	}
-	now := time.Now()
-	h := &revisionHistory{history: newHistory(names), nodes: map[string]map[string]*waitgraph.Contender{}}
-	if err := h.between(from, to, now); err != nil {
+	h := newRevisionHistory(names)
+	if err := h.between(from, to, h.now); err != nil {
 		return nil, err
 	}
 	err = connector.History(ctx, h.apply)
-	h.date(now)
+	h.date(h.now)
 	notes := []string{
 		"only joins have times, by the clocks of the clients: a time with + is of the last join before, and the lengths say until when, up to the next join",
 		"the numbers and times of locks count the shortest lengths",
@@ -80,7 +84,9 @@ func (h *revisionHistory) apply(r etcd.Revision) (more bool) {
 		if r.Number == 0 && c.Joined.After(h.joined) {
 			h.joined = c.Joined
 		} else if r.Number == c.Created && !c.Left && !c.Joined.IsZero() {
-			h.joined, dated = c.Joined, true
+			if h.joined, dated = c.Joined, true; h.joined.After(h.now) {
+				h.joined = h.now
+			}
 			h.date(h.joined)
 		}
 		if lock := znode.LockOf(c.Queue); h.wants(lock) {
@@ -92,7 +98,7 @@ func (h *revisionHistory) apply(r etcd.Revision) (more bool) {
 	if p.at.After(h.To) {
 		return false
 	}
-	if !dated {
+	if !dated && !p.unseen {
 		h.undated = append(h.undated, p)
 	}
 	for lock := range changed {

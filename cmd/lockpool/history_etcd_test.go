@@ -22,7 +22,6 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/etcd"
-	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // onEtcdWithPools returns a function that opens pools as well.
@@ -61,13 +60,13 @@ func TestRevisionsAreWhatQueueSaid(t *testing.T) {
 		}
 	}
 	var pools []*lockpool.Pool
-	for i := range 4 {
+	for i := range 2 {
 		pools = append(pools, open(ofWorker(i)...))
 	}
 	stop := s.work(pools, mutex)
-	moments := s.watch(100, open(), mark)
+	moments := s.watch(40, open(), mark)
 	middle := mark()
-	moments = append(moments, s.watch(100, open(), mark)...)
+	moments = append(moments, s.watch(40, open(), mark)...)
 	stop()
 	session, err := concurrency.NewSession(admin)
 	require.NoError(t, err)
@@ -80,8 +79,8 @@ func TestRevisionsAreWhatQueueSaid(t *testing.T) {
 			_, err := admin.Compact(s.Ctx, compacted)
 			require.NoError(t, err)
 		}
-		h := &revisionHistory{history: newHistory(nil), nodes: map[string]map[string]*waitgraph.Contender{}}
-		h.To = time.Now().Add(time.Hour)
+		h := newRevisionHistory(nil)
+		h.To = h.now
 		c := s.compare(moments, h.queue)
 		require.NoError(t, connector.History(s.Ctx, func(r etcd.Revision) bool {
 			require.GreaterOrEqual(t, cmp.Or(r.Number, compacted), compacted)
