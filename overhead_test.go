@@ -42,6 +42,7 @@ func instrumentHold(p *Pool, h *hold) {
 func uninstrumented(t testing.TB) (*Pool, *session) {
 	p, err := OpenConnector(nameless{})
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) }) // before the costs are published, after a minute
 	return p, &session{}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,32 +17,39 @@ import (
 type addresses struct {
 	bySession map[string]string
 	asked     time.Time
+	took      time.Duration
 }
 
-// locate asks the servers about new sessions, every ten seconds at most, and names the contenders.
+// locate adds the addresses of the sessions to contenders that say nothing of the owner, as far
+// as the servers tell. The servers are asked again after ten seconds if a session is unknown, and
+// after a minute if not, as addresses change. They may be silent, which takes two seconds.
 func (a *addresses) locate(ctx context.Context, c *connection, queues ...lockpool.Queue) {
-	if a.name(queues...) || time.Since(a.asked) < 10*time.Second {
+	strangers, age := a.name(queues...), time.Since(a.asked)
+	unknown := slices.ContainsFunc(strangers, func(s *lockpool.Contender) bool { return s.Host == "" })
+	if len(strangers) == 0 || age < max(10*time.Second, 30*a.took) || !unknown && age < time.Minute {
 		return
 	}
 	if s, err := c.service(); err == nil && s.addresses != nil {
-		a.bySession, a.asked = s.addresses(ctx), time.Now()
-		a.name(queues...)
+		a.asked = time.Now()
+		a.bySession = s.addresses(ctx)
+		a.took = time.Since(a.asked)
+		for _, stranger := range strangers {
+			stranger.Host = a.bySession[stranger.Session]
+		}
 	}
 }
 
-// name adds the addresses to contenders that say nothing of the owner, and reports whether all
-// are known.
-func (a *addresses) name(queues ...lockpool.Queue) (all bool) {
-	all = true
+// name adds the addresses that are known, and returns the contenders that say nothing of the owner.
+func (a *addresses) name(queues ...lockpool.Queue) (strangers []*lockpool.Contender) {
 	for _, q := range queues {
 		for i := range q.Contenders {
 			if c := &q.Contenders[i]; c.Host == "" && c.PID == 0 {
 				c.Host = a.bySession[c.Session]
-				all = all && c.Host != ""
+				strangers = append(strangers, c)
 			}
 		}
 	}
-	return all
+	return strangers
 }
 
 var connectionLine = regexp.MustCompile(`(?m)^ /([^\[\n]+)\[.*[(,]sid=(0x[0-9a-f]+),`)

@@ -73,7 +73,7 @@ type interval struct {
 	Lock string `json:"lock"`
 	contenderJSON
 	From         *time.Time `json:"from"`                  // null if unknown
-	To           *time.Time `json:"to"`                    // null if after the end
+	To           *time.Time `json:"to"`                    // null if unknown, or after the end
 	FromLatest   *time.Time `json:"from_latest,omitempty"` // null if no later than From
 	ToLatest     *time.Time `json:"to_latest,omitempty"`
 	End          string     `json:"end,omitempty"`
@@ -103,6 +103,9 @@ func (h *history) between(from, to string, end time.Time) (err error) {
 	if h.From, err = pastTime(from, time.Now(), end.Add(-time.Hour)); err == nil {
 		h.To, err = pastTime(to, time.Now(), end)
 	}
+	if now := time.Now().UTC(); h.To.After(now) {
+		h.To = now
+	}
 	if err == nil && h.To.Before(h.From) {
 		err = misused("nothing is between %s and %s; the history ends at %s", h.From.Local(), h.To.Local(), end)
 	}
@@ -124,7 +127,15 @@ func (h *history) finish(notes []string) {
 			i.ToLatest = timeOrNull(i.ended.latest)
 		}
 	}
-	h.Intervals = slices.DeleteFunc(h.Intervals, func(i *interval) bool { return i.To != nil && cmp.Or(i.ToLatest, i.To).Before(h.From) })
+	h.Intervals = slices.DeleteFunc(h.Intervals, func(i *interval) bool {
+		end := cmp.Or(i.ToLatest, i.To)
+		return end != nil && end.Before(h.From) || i.From != nil && i.From.After(h.To)
+	})
+	for _, i := range h.Intervals {
+		if i.To != nil && i.To.After(h.To) {
+			i.To, i.ToLatest, i.End, i.EndedBy, i.ended = nil, nil, "", "", nil
+		}
+	}
 	slices.SortStableFunc(h.Intervals, func(a, b *interval) int { return cmp.Compare(a.Lock, b.Lock) })
 	h.Notes = append(notes,
 		"a hold begins when the nodes allow it: the client learns of the grant later",
@@ -249,6 +260,9 @@ func (i *interval) left() string {
 func (h *history) lengths(i *interval) (least, most time.Duration) {
 	least = cmp.Or(i.To, &h.To).Sub(*cmp.Or(i.FromLatest, i.From, &h.From))
 	most = cmp.Or(i.ToLatest, i.To, &h.To).Sub(*cmp.Or(i.From, &h.From))
+	if i.ended != nil && i.To == nil {
+		least = 0
+	}
 	return max(least, 0).Round(time.Millisecond), max(most, 0).Round(time.Millisecond)
 }
 

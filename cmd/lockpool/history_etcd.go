@@ -18,16 +18,14 @@ import (
 // changes, only a join is dated, by the client. So another change lies between two joins.
 type revisionHistory struct {
 	*history
-	nodes     map[string]map[string]*waitgraph.Contender // by queue and name
-	last      int64                                      // revision
-	joined    time.Time                                  // the last contender, by a clock that may be ahead of now
-	now       time.Time
-	undated   []*instant // since the last join
+	queues    map[string][]waitgraph.Contender // in order
+	joined    time.Time                        // the last contender
+	undated   []*instant                       // the later ones than the last join
 	compacted bool
 }
 
 func newRevisionHistory(names []string) *revisionHistory {
-	return &revisionHistory{history: newHistory(names), nodes: map[string]map[string]*waitgraph.Contender{}, now: time.Now()}
+	return &revisionHistory{history: newHistory(names), queues: map[string][]waitgraph.Contender{}}
 }
 
 // readRevisions returns the history that etcd has kept.
@@ -41,13 +39,24 @@ func (c *connection) readRevisions(ctx context.Context, names []string, from, to
 		return nil, misused("ZooKeeper keeps the history in its files: give the directory of a server's with --txnlog")
 	}
 	h := newRevisionHistory(names)
-	if err := h.between(from, to, h.now); err != nil {
+	if err := h.between(from, to, time.Now()); err != nil {
 		return nil, err
 	}
 	err = connector.History(ctx, h.apply)
-	h.date(h.now)
+	h.done()
+	return h.history, err
+}
+
+// done completes the output.
+func (h *revisionHistory) done() {
+	h.date(time.Now())
+	for _, i := range h.Intervals {
+		if i.From == nil && i.begun.unseen { // joined before, and has held since an unknown time
+			i.From = timeOrNull(i.Asked)
+		}
+	}
 	notes := []string{
-		"only joins have times, by the clocks of the clients: a time with + is of the last join before, and the lengths say until when, up to the next join",
+		"only joins have times, by the clocks of the clients: a time with + is of the last join before, and the lengths say until when, up to the next join (a join may take longer than others)",
 		"the numbers and times of locks count the shortest lengths",
 		"a contender that another client has removed is shown as released, or as having given up",
 	}
@@ -55,80 +64,71 @@ func (c *connection) readRevisions(ctx context.Context, names []string, from, to
 		notes = append(notes, "etcd has compacted what was before")
 	}
 	h.finish(notes)
-	return h.history, err
 }
 
-// date ends the time in which the latest changes can have been.
+// date ends the time in which the undated changes can have been.
 func (h *revisionHistory) date(t time.Time) {
-	for _, p := range h.undated {
-		if t.After(p.at) {
+	h.undated = slices.DeleteFunc(h.undated, func(p *instant) bool {
+		after := t.After(p.at)
+		if after {
 			p.latest = t
 		}
-	}
-	h.undated = h.undated[:0]
+		return after
+	})
 }
 
 // apply takes in a revision.
-func (h *revisionHistory) apply(r etcd.Revision) (more bool) {
-	changed, dated := map[string]bool{}, false // by lock
-	if r.Number == 0 {
-		for queue := range h.nodes {
+func (h *revisionHistory) apply(r etcd.Revision) {
+	changed, dated, now := map[string]bool{}, false, time.Now()
+	if r.All {
+		for queue := range h.queues {
 			changed[znode.LockOf(queue)] = true
 		}
-		clear(h.nodes)
+		clear(h.queues)
 		h.compacted = true
+		slices.SortFunc(r.Changes, func(a, b etcd.Change) int { return cmp.Compare(a.Created, b.Created) })
 	}
-	p := &instant{order: cmp.Or(r.Number, h.last), unseen: r.Number == 0}
-	h.last = p.order
 	for _, c := range r.Changes {
-		if r.Number == 0 && c.Joined.After(h.joined) {
-			h.joined = c.Joined
-		} else if r.Number == c.Created && !c.Left && !c.Joined.IsZero() {
-			if h.joined, dated = c.Joined, true; h.joined.After(h.now) {
-				h.joined = h.now
+		if joins := r.Number == c.Created && !c.Left; (joins || r.All) && !c.Joined.IsZero() {
+			h.joined, dated = c.Joined, !r.All
+			if h.joined.After(now) { // by the clock of the client
+				h.joined = now
 			}
-			h.date(h.joined)
 		}
 		if lock := znode.LockOf(c.Queue); h.wants(lock) {
 			h.change(c)
 			changed[lock] = true
 		}
 	}
-	p.at, p.latest = h.joined, h.joined
-	if p.at.After(h.To) {
-		return false
-	}
-	if !dated && !p.unseen {
+	p := &instant{order: r.Number, at: h.joined, latest: h.joined, unseen: r.All}
+	if dated {
+		h.date(h.joined)
+	} else {
 		h.undated = append(h.undated, p)
 	}
 	for lock := range changed {
-		h.see(p, lock, h.queue(lock), func(i *interval) (how, by string) {
+		h.see(p, lock, shown(lock, h.queue), func(i *interval) (how, by string) {
 			if slices.Contains(r.Ended, i.Session) {
 				return "session ended", ""
 			}
 			return i.left(), ""
 		})
 	}
-	return true
 }
 
 // change changes a contender.
 func (h *revisionHistory) change(c etcd.Change) {
-	name := cmp.Or(c.Private, c.Name) // the same after a downgrade
-	if c.Left {
-		delete(h.nodes[c.Queue], name)
-	} else {
-		insert(h.nodes, c.Queue, name, &waitgraph.Contender{Contender: c.Contender, Record: nodedata.Parse(c.Data)})
+	queue := h.queues[c.Queue]
+	i := slices.IndexFunc(queue, func(o waitgraph.Contender) bool { return o.Created == c.Created })
+	switch now := (waitgraph.Contender{Contender: c.Contender, Record: nodedata.Parse(c.Data)}); {
+	case c.Left && i >= 0:
+		queue = slices.Delete(queue, i, i+1)
+	case i >= 0:
+		queue[i] = now
+	case !c.Left:
+		queue = append(queue, now)
 	}
+	h.queues[c.Queue] = queue
 }
 
-// queue returns the contenders of a lock, as lockpool.Pool.Queue does.
-func (h *revisionHistory) queue(lock string) []*waitgraph.Contender {
-	return shown(lock, func(name string) (all []waitgraph.Contender) {
-		for _, c := range h.nodes[name] {
-			all = append(all, *c)
-		}
-		slices.SortFunc(all, func(a, b waitgraph.Contender) int { return cmp.Compare(a.Created, b.Created) })
-		return all
-	})
-}
+func (h *revisionHistory) queue(name string) []waitgraph.Contender { return h.queues[name] }

@@ -5,9 +5,9 @@ package main
 // This file tests the command history on etcd.
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -21,7 +21,9 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/etcd"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // onEtcdWithPools returns a function that opens pools as well.
@@ -80,13 +82,12 @@ func TestRevisionsAreWhatQueueSaid(t *testing.T) {
 			require.NoError(t, err)
 		}
 		h := newRevisionHistory(nil)
-		h.To = h.now
-		c := s.compare(moments, h.queue)
-		require.NoError(t, connector.History(s.Ctx, func(r etcd.Revision) bool {
-			require.GreaterOrEqual(t, cmp.Or(r.Number, compacted), compacted)
-			more := h.apply(r)
-			c.take(cmp.Or(r.Number, compacted))
-			return more
+		h.To = time.Now()
+		c := s.compare(moments, func(lock string) []*waitgraph.Contender { return shown(lock, h.queue) })
+		require.NoError(t, connector.History(s.Ctx, func(r etcd.Revision) {
+			require.GreaterOrEqual(t, r.Number, compacted)
+			h.apply(r)
+			c.take(r.Number)
 		}))
 		c.take(math.MaxInt64)
 		require.Empty(t, c.moments)
@@ -167,4 +168,88 @@ func TestHistoryOnEtcdFollowsContendersToTheirNextKeys(t *testing.T) {
 	s, _, _, open := onEtcdWithPools(t)
 	out := s.next(open(lockpool.WithOwner("billing")), open(lockpool.WithOwner("cart")))
 	require.Len(t, out.Notes, 6)
+}
+
+// A compaction while the history is read, even one of everything, ends nothing. A thousand
+// revisions may have any size.
+func TestHistoryOfACompactedEtcd(t *testing.T) {
+	t.Parallel()
+	s, admin, connector, open := onEtcdWithPools(t)
+	for range 2000 { // more than the servers send ahead
+		_, err := admin.Put(s.Ctx, "team/b/plain", strings.Repeat("x", 6000))
+		require.NoError(t, err)
+		_, err = admin.Delete(s.Ctx, "team/b/plain")
+		require.NoError(t, err)
+	}
+	s.Lock(open(), "a")
+	require.Contains(t, s.prints("history"), "holds            a: ")
+
+	var all []etcd.Revision
+	require.NoError(t, connector.History(s.Ctx, func(r etcd.Revision) {
+		if all = append(all, r); len(all) == 1 {
+			time.Sleep(300 * time.Millisecond) // the servers prepare the next revisions meanwhile
+			got, err := admin.Delete(s.Ctx, "nothing")
+			require.NoError(t, err)
+			_, err = admin.Compact(s.Ctx, got.Header.Revision)
+			require.NoError(t, err)
+		}
+	}))
+	last := all[len(all)-1]
+	require.True(t, last.All)
+	require.Len(t, last.Changes, 1)
+	require.Equal(t, "a", last.Changes[0].Queue)
+}
+
+// The shortest and the longest time contain the truth, as far as the clocks of clients tell it.
+func TestTimesOfRevisions(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	joined := func(queue string, number int64, at time.Time) etcd.Change {
+		return etcd.Change{Queue: queue, Contender: driver.Contender{Node: driver.Node{Name: strconv.FormatInt(number, 10), Seq: number}, Created: number, Joined: at}}
+	}
+	left := func(c etcd.Change) etcd.Change {
+		c.Left = true
+		return c
+	}
+	foreign, a := joined("a", 1, time.Time{}), joined("a", 2, ago(20*time.Minute))
+	ahead, behind, last := joined("b", 8, now.Add(time.Hour)), joined("c", 4, ago(21*time.Minute)), joined("d", 9, ago(time.Minute))
+	for name, test := range map[string]struct {
+		to        time.Duration
+		revisions []etcd.Revision
+		want      string
+	}{
+		"left before the next join": {0, []etcd.Revision{{Number: 2, Changes: []etcd.Change{a}}, {Number: 3, Changes: []etcd.Change{left(a)}}, {Number: 9, Changes: []etcd.Change{last}}},
+			"a 20m0s [0s 19m0s] released"},
+		"still held": {0, []etcd.Revision{{Number: 2, Changes: []etcd.Change{a}}}, "a 20m0s [20m0s 20m0s] "},
+		"held at a compaction": {0, []etcd.Revision{{Number: 2, All: true, Changes: []etcd.Change{a}}, {Number: 3, Changes: []etcd.Change{left(a)}}, {Number: 9, Changes: []etcd.Change{last}}},
+			"a 20m0s [0s 19m0s] released"},
+		"gone after a compaction": {0, []etcd.Revision{{Number: 2, Changes: []etcd.Change{a}}, {Number: 3, All: true}, {Number: 9, Changes: []etcd.Change{last}}},
+			"a 20m0s [0s 19m0s] unknown"},
+		"a clock behind": {0, []etcd.Revision{{Number: 2, Changes: []etcd.Change{a}}, {Number: 3, Changes: []etcd.Change{left(a)}}, {Number: 4, Changes: []etcd.Change{behind}}, {Number: 9, Changes: []etcd.Change{last}}},
+			"a 20m0s [0s 19m0s] released"},
+		"a clock ahead at a compaction": {0, []etcd.Revision{{Number: 8, All: true, Changes: []etcd.Change{a, ahead}}, {Number: 9, Changes: []etcd.Change{left(a), last}}},
+			"a 20m0s [0s 19m0s] released"},
+		"after the end": {5 * time.Minute, []etcd.Revision{{Number: 2, Changes: []etcd.Change{a}}, {Number: 8, Changes: []etcd.Change{ahead}}, {Number: 9, Changes: []etcd.Change{left(a)}}},
+			"a 20m0s [15m0s 15m0s] "},
+		"without a time": {0, []etcd.Revision{{Number: 1, Changes: []etcd.Change{foreign}}, {Number: 2, Changes: []etcd.Change{left(foreign), a}}},
+			"a null [0s 40m0s] released, a 20m0s [20m0s 20m0s] "},
+	} {
+		h := newRevisionHistory([]string{"a"})
+		h.From, h.To = ago(time.Hour), ago(test.to)
+		for _, r := range test.revisions {
+			h.apply(r)
+		}
+		h.done()
+		var told []string
+		for _, i := range h.Intervals {
+			from := "null"
+			if i.From != nil {
+				from = now.Sub(*i.From).String()
+			}
+			least, most := h.lengths(i)
+			told = append(told, fmt.Sprint(i.Lock, " ", from, " [", least.Round(time.Second), " ", most.Round(time.Second), "] ", i.End))
+		}
+		require.Equal(t, test.want, strings.Join(told, ", "), name)
+	}
 }

@@ -95,7 +95,10 @@ func (h *fileHistory) apply(t txnlog.Txn) (more bool) {
 		}
 		delete(h.sessions, t.Session)
 	}
-	p := &instant{order: h.last.Zxid, at: h.last.Time, latest: h.last.Time, unseen: t.Zxid == 0}
+	p := &instant{order: h.last.Zxid << 1, at: h.last.Time, latest: h.last.Time, unseen: t.Zxid == 0}
+	if p.unseen {
+		p.order++
+	}
 	for lock := range changed {
 		h.see(p, lock, h.queue(lock), ending(t))
 	}

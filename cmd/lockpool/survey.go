@@ -65,10 +65,10 @@ func surveyOf(c *connection, pool *lockpool.Pool, prefix string, before backgrou
 	s.err = reaching(pool, func(ctx context.Context) (err error) {
 		s.graph, err = pool.Waits(ctx, prefix)
 		s.refresh(ctx, pool, prefix)
-		s.locate(ctx, c, s.graph.Queues...)
 		return err
 	})
 	s.took = time.Since(s.began)
+	s.locate(context.Background(), c, s.graph.Queues...)
 	s.queues = s.graph.Queues
 	return s
 }
