@@ -20,7 +20,7 @@ import (
 
 func historyCommand(c *connection) *cobra.Command {
 	var logs, snapshots, from, to, chroot string
-	var asJSON bool
+	var asJSON, asSVG bool
 	cmd := &cobra.Command{
 		Use:   "history [--txnlog DIR] [NAME...]",
 		Short: "Show who held and waited for locks, from what the servers have kept",
@@ -40,10 +40,14 @@ RFC 3339, or 90m for ninety minutes ago.`,
 			default:
 				h, err = c.readRevisions(cmd.Context(), names, from, to)
 			}
-			if err == nil && asJSON {
-				err = printJSON(cmd.OutOrStdout(), h)
-			} else if err == nil {
-				_, err = fmt.Fprint(cmd.OutOrStdout(), h.changeLines(), h.summary())
+			switch out := cmd.OutOrStdout(); {
+			case err != nil:
+			case asJSON:
+				err = printJSON(out, h)
+			case asSVG:
+				err = h.draw(out)
+			default:
+				_, err = fmt.Fprint(out, h.changeLines(), h.summary())
 			}
 			return err
 		}),
@@ -55,6 +59,8 @@ RFC 3339, or 90m for ninety minutes ago.`,
 	flags.StringVar(&to, "to", "", "the `time` to end with (default the end of the log, or now)")
 	flags.StringVar(&chroot, "chroot", "", "the `path` below which the locks are, such as /locks")
 	jsonFlag(cmd, &asJSON)
+	flags.BoolVar(&asSVG, "svg", false, "print a picture for a browser, with a bar for each hold and wait")
+	cmd.MarkFlagsMutuallyExclusive("json", "svg")
 	return cmd
 }
 

@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 
 	"os"
@@ -383,6 +385,30 @@ TIME     1     0  holds            stock: a process on 10.0.0.1 (plain)
 	text := s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "--json")
 	require.NoError(t, json.Unmarshal([]byte(text), &all))
 	require.NotContains(t, out+text, "\u202e")
+
+	var picture struct {
+		XMLName xml.Name `xml:"http://www.w3.org/2000/svg svg"`
+		Texts   []string `xml:"text"`
+		Bars    []struct {
+			Class string `xml:"class,attr"`
+			Width int    `xml:"width,attr"`
+			Title string `xml:"title"`
+		} `xml:"rect"`
+	}
+	text = s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "--svg", "--from", all.Intervals[0].From.Format(time.RFC3339Nano))
+	require.NoError(t, xml.Unmarshal([]byte(text), &picture))
+	require.Contains(t, picture.Texts, "billing, process 101 on web1")
+	require.NotContains(t, text, "\u202e")
+	require.Len(t, picture.Bars, len(all.Intervals))
+	for _, i := range all.Intervals {
+		width := 1000 * cmp.Or(i.To, &all.To).Sub(*i.From).Seconds() / all.To.Sub(*all.Intervals[0].From).Seconds()
+		class := map[bool]string{true: "holds", false: "waits"}[i.Holds]
+		found := false
+		for _, bar := range picture.Bars {
+			found = found || bar.Class == class && strings.Contains(bar.Title, quoted(i.Lock)+": ") && strings.Contains(bar.Title, printable(i.Owner)) && math.Abs(width-float64(bar.Width)) <= 2
+		}
+		require.True(t, found, "%s %s in %+v", i.Owner, class, picture.Bars)
+	}
 
 	middle := all.Intervals[1].From.Format(time.RFC3339Nano) // when the first waiter came
 	lines := changes(s.prints("history", "--txnlog", dir, "--chroot", s.Chroot, "--from", middle, "--to", middle, "orders"))
