@@ -14,16 +14,16 @@ import (
 
 // In pixels.
 const (
-	drawnName, drawnTime, drawnRow = 300, 1000, 20
-	drawnEdge                      = 40
+	svgName, svgTime, svgLine = 300, 1000, 20
+	svgEdge                   = 40
 )
 
 var drawing = template.Must(template.New("").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}" font-family="sans-serif" font-size="12">
 <style>
 svg { color-scheme: light dark; background: light-dark(#ffffff, #0d1117); fill: light-dark(#1f2328, #e6edf3); }
 .lock { font-weight: bold; }
-.holds { fill: light-dark(#0550ae, #79c0ff); }
-.waits { fill: light-dark(#bf8700, #d29922); }
+.holds { fill: #0550ae; fill: light-dark(#0550ae, #79c0ff); }
+.waits { fill: #bf8700; fill: light-dark(#bf8700, #d29922); }
 .perhaps { opacity: 0.3; }
 line { stroke: light-dark(#d1d9e0, #3d444d); }
 </style>
@@ -35,11 +35,11 @@ line { stroke: light-dark(#d1d9e0, #3d444d); }
 `))
 
 type (
-	drawnRowOf struct {
-		mark
-		Bars []mark
+	svgRow struct {
+		svgMark
+		Bars []svgMark
 	}
-	mark struct {
+	svgMark struct {
 		X, Y, Width int
 		Class, Text string
 	}
@@ -48,19 +48,19 @@ type (
 // draw writes the history as SVG.
 func (h *history) draw(w io.Writer) error {
 	x := func(t *time.Time) int {
-		at := drawnName + int(float64(drawnTime)*float64(t.Sub(h.From))/float64(max(h.To.Sub(h.From), 1)))
-		return min(max(at, drawnName), drawnName+drawnTime)
+		at := svgName + int(float64(svgTime)*float64(t.Sub(h.From))/float64(max(h.To.Sub(h.From), 1)))
+		return min(max(at, svgName), svgName+svgTime)
 	}
-	var ticks []mark
+	var ticks []svgMark
 	for i := range 11 {
 		t := h.From.Add(h.To.Sub(h.From) * time.Duration(i) / 10)
-		ticks = append(ticks, mark{X: x(&t), Text: t.Local().Format("15:04:05")})
+		ticks = append(ticks, svgMark{X: x(&t), Text: t.Local().Format("15:04:05")})
 	}
-	var rows []*drawnRowOf
-	byName := map[string]*drawnRowOf{}
-	row := func(name, text, class string) *drawnRowOf {
+	var rows []*svgRow
+	byName := map[string]*svgRow{}
+	row := func(name, text, class string) *svgRow {
 		if byName[name] == nil {
-			byName[name] = &drawnRowOf{mark: mark{Text: text, Class: class, Y: drawnEdge + drawnRow*(len(rows)+1)}}
+			byName[name] = &svgRow{svgMark: svgMark{Text: text, Class: class, Y: svgEdge + svgLine*(len(rows)+1)}}
 			rows = append(rows, byName[name])
 		}
 		return byName[name]
@@ -76,7 +76,7 @@ func (h *history) draw(w io.Writer) error {
 		text := fmt.Sprintf("%s: %s %s for %s, and asked at %s", lock, i.who, class, h.length(i), i.Asked.Local().Format(time.DateTime))
 		bar := func(class string, from, to *time.Time) {
 			if width := x(to) - x(from); width >= 0 {
-				r.Bars = append(r.Bars, mark{x(from), r.Y - 12, max(width, 1), class, text})
+				r.Bars = append(r.Bars, svgMark{x(from), r.Y - 12, max(width, 1), class, text})
 			}
 		}
 		from, to := cmp.Or(i.From, &h.From), cmp.Or(i.To, &h.To)
@@ -86,6 +86,6 @@ func (h *history) draw(w io.Writer) error {
 		bar(class, cmp.Or(i.FromLatest, from), to)
 	}
 	return drawing.Execute(w, map[string]any{
-		"Width": drawnName + drawnTime + drawnEdge, "Height": drawnEdge + drawnRow*(len(rows)+1), "Ticks": ticks, "Rows": rows,
+		"Width": svgName + svgTime + svgEdge, "Height": svgEdge + svgLine*(len(rows)+1), "Ticks": ticks, "Rows": rows,
 	})
 }

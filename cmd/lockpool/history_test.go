@@ -156,15 +156,15 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 	for _, method := range []string{"", "gz"} {
 		t.Run(cmp.Or(method, "not compressed"), func(t *testing.T) {
 			t.Parallel()
-			s, dir := startLogged(t, 200, "-Dzookeeper.snapshot.compression.method="+method)
+			s, dir := startLogged(t, 80, "-Dzookeeper.snapshot.compression.method="+method)
 			for _, path := range []string{"", "/marker"} {
 				_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
 				require.NoError(t, err)
 			}
 			stop := s.contention()
-			moments := s.watch(150, s.Pool(), s.mark)
+			moments := s.watch(50, s.Pool(), s.mark)
 			middle := time.Now()
-			moments = append(moments, s.watch(150, s.Pool(), s.mark)...)
+			moments = append(moments, s.watch(50, s.Pool(), s.mark)...)
 			stop()
 			_, err := s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
 			require.NoError(t, err)
