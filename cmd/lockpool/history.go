@@ -199,7 +199,7 @@ func (h *history) see(p *instant, lock string, contenders []*waitgraph.Contender
 		now[place{c.Queue, c.Name}] = i
 	}
 	for _, i := range before {
-		i.end(p, "unknown", "")
+		i.end(p, "unknown")
 		if !p.unseen {
 			i.End, i.EndedBy = ending(i)
 		}
@@ -241,7 +241,7 @@ func begin(p *instant, c *waitgraph.Contender, before *interval) *interval {
 	}
 	if before != nil {
 		i.Asked = before.Asked
-		before.end(p, map[bool]string{true: downgraded, false: granted}[before.Holds], "")
+		before.end(p, map[bool]string{true: downgraded, false: granted}[before.Holds])
 	}
 	if c.Waits && !i.Asked.IsZero() {
 		i.From = &i.Asked
@@ -250,8 +250,8 @@ func begin(p *instant, c *waitgraph.Contender, before *interval) *interval {
 }
 
 // end ends an interval.
-func (i *interval) end(p *instant, how, by string) {
-	i.To, i.End, i.EndedBy, i.ended = timeOrNull(p.at), how, by, p
+func (i *interval) end(p *instant, how string) {
+	i.To, i.End, i.ended = timeOrNull(p.at), how, p
 }
 
 // left says how an interval has ended whose contender has left.

@@ -56,7 +56,7 @@ func (h *revisionHistory) done() {
 		}
 	}
 	notes := []string{
-		"only joins have times, by the clocks of the clients: a time with + is of the last join before, and the lengths say until when, up to the next join (a join may take longer than others)",
+		"only joins have times, by the clients' clocks: a time with + is of the join before the change, and the longest length ends with the join after the change",
 		"the numbers and times of locks count the shortest lengths",
 		"a contender that another client has removed is shown as released, or as having given up",
 	}
