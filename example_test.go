@@ -274,7 +274,7 @@ func ExamplePool_LockAll() {
 	}
 	defer accounts.Unlock(ctx)
 
-	fmt.Println(accounts.Get("accounts/3"))
+	fmt.Println(accounts["accounts/3"])
 	// Output: lockpool.Lock(accounts/3)
 }
 

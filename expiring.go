@@ -25,38 +25,6 @@ import (
 // channel is closed.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 
-// Expiring is [Lock.Expiring] for the first of the locks about to be lost.
-func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	ahead = grain(ahead)
-	if expiring := a.expiring[ahead]; expiring != nil {
-		select {
-		case <-expiring:
-		default:
-			return expiring
-		}
-	}
-	var each []context.Context
-	for _, l := range a.locks {
-		one := l.hold.expiring(ahead)
-		if one.Err() != nil {
-			return one.Done()
-		}
-		each = append(each, one)
-	}
-	expiring := make(chan struct{})
-	if a.expiring == nil {
-		a.expiring = map[time.Duration]chan struct{}{}
-	}
-	a.expiring[ahead] = expiring
-	expire := sync.OnceFunc(func() { close(expiring) })
-	for _, one := range each {
-		a.stop = append(a.stop, context.AfterFunc(one, expire))
-	}
-	return expiring
-}
-
 // expiring returns a context that ends when the channel of Lock.Expiring is closed.
 func (h *hold) expiring(ahead time.Duration) context.Context {
 	lost := h.life.after(&h.life.lost)

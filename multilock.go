@@ -6,26 +6,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
-// MultiLock is a set of locks taken together by one holder. Like a [Lock], it must not be
-// copied.
-type MultiLock struct {
-	_       noCopy
-	locks   []*Lock // in the order in which they were taken
-	lost    chan struct{}
-	revoked chan struct{}
-
-	mu       sync.Mutex
-	expiring map[time.Duration]chan struct{} // by how far ahead they are closed
-	stop     []func() bool                   // stop watching each lock for these channels
-}
+// MultiLock has the locks that one holder has taken together, by name. Each lock can be used
+// by itself, as for the token, and tells its own loss and revocation. A MultiLock without
+// locks is not held.
+type MultiLock map[string]*Lock
 
 // LockAll locks all the names, or none. LockAll waits for one after the other until ctx
 // ends; if one is not granted, the others are released, and the error is a [*LockError]
@@ -35,13 +25,13 @@ type MultiLock struct {
 //
 // LockAll does not prevent a deadlock with callers who already hold a lock when they take
 // others; see [ErrDeadlock].
-func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
+func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (MultiLock, error) {
 	return h.lockAll(ctx, names, opts)
 }
 
 // LockAll is [Handle.LockAll] with a new handle, or with the one that ctx carries, as in
 // [Pool.Lock].
-func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
+func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (MultiLock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		all, err := h.lockAll(ctx, names, opts)
 		if !shouldTryAnew(ctx, err) {
@@ -55,7 +45,7 @@ func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) 
 	return h.lockAll(ctx, names, opts)
 }
 
-func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (*MultiLock, error) {
+func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (MultiLock, error) {
 	defer h.returnIfUnused() // if nothing is locked
 	req := request{op: opLockAll}
 	if err := req.with(opts); err != nil {
@@ -74,7 +64,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 			return nil, notAcquired(opLockAll, name, err)
 		}
 	}
-	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
+	all := make(MultiLock, len(names))
 	returned := false
 	defer func() {
 		if !returned { // user code panics
@@ -90,7 +80,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 }
 
 // takeAll adds the named locks to all, or unlocks them after an error.
-func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all *MultiLock) (err error) {
+func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all MultiLock) (err error) {
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
 	defer func() {
@@ -112,7 +102,7 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all 
 		if err != nil {
 			return err
 		}
-		all.locks = append(all.locks, l)
+		all[name] = l
 		life := &l.hold.life
 		defer context.AfterFunc(life.after(&life.finished), func() { giveUp(notAcquired(opLockAll, name, life.err())) })()
 		if req.revocable {
@@ -125,27 +115,33 @@ func (h *Handle) takeAll(ctx context.Context, names []string, req *request, all 
 	if waiting.Err() != nil && ctx.Err() == nil { // revoked
 		return context.Cause(waiting)
 	}
-	for _, l := range all.locks { // the last grant has checked one session
+	for name, l := range all { // the last grant has checked one session
 		err := l.hold.check(ctx)
 		if err != nil && ctx.Err() != nil && !errors.Is(err, driver.ErrSessionLost) {
 			err = h.pool.withCause(ctx, h, unanswered(ctx.Err()))
 		}
 		if err != nil {
-			return notAcquired(opLockAll, l.Name(), err)
+			return notAcquired(opLockAll, name, err)
 		}
 	}
-	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
-	for _, l := range all.locks {
+	for _, l := range all {
 		l.apply(req)
-		life := &l.hold.life
-		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
 	}
 	return nil
 }
 
+// inOrder returns the locks in the order in which LockAll has taken them.
+func (a MultiLock) inOrder() []*Lock {
+	locks := make([]*Lock, 0, len(a))
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		locks = append(locks, a[name])
+	}
+	return locks
+}
+
 // failure returns why one of the locks has ended, for LockAll.
-func (a *MultiLock) failure() error {
-	for _, l := range a.locks {
+func (a MultiLock) failure() error {
+	for _, l := range a.inOrder() {
 		if err := l.hold.life.err(); err != nil {
 			return notAcquired(opLockAll, l.Name(), err)
 		}
@@ -155,87 +151,45 @@ func (a *MultiLock) failure() error {
 
 // Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks them
 // when fn returns or panics. The error is like the error of [Pool.Do]. If the locks are not
-// held, the context of fn has ended from the beginning, and the error is that of Unlock. A
-// nil or zero MultiLock has no locks: fn is not called, and the error wraps ErrNotHeld.
-func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+// held, the context of fn has ended from the beginning, and the error is that of Unlock.
+// Without locks, fn is not called, and the error wraps ErrNotHeld.
+func (a MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	switch {
 	case fn == nil:
 		return errors.Join(errNilFunc, a.Unlock(ctx))
-	case a.isZero():
+	case len(a) == 0:
 		return a.Unlock(ctx)
 	}
-	defer a.stopLooking()
-	return do(ctx, fn, a.locks)
-}
-
-// isZero reports whether a is nil or the zero value, and so has no locks.
-func (a *MultiLock) isZero() bool { return a == nil || a.locks == nil }
-
-// stopLooking stops watching the locks. Otherwise a holder that keeps one of them, and
-// takes all of them again and again, would accumulate callbacks.
-func (a *MultiLock) stopLooking() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, stop := range a.stop {
-		stop()
-	}
+	return do(ctx, fn, a.inOrder())
 }
 
 // Unlock unlocks all of them in reverse order, each as [Lock.Unlock] does.
-func (a *MultiLock) Unlock(ctx context.Context) (err error) {
-	if a.isZero() {
+func (a MultiLock) Unlock(ctx context.Context) (err error) {
+	if len(a) == 0 {
 		return &LockError{opUnlock, "", ErrNotHeld}
 	}
-	defer a.stopLooking()
-	for _, l := range a.locks { // deferred, so that each is unlocked even if user code panics
+	for _, l := range a.inOrder() { // deferred, so that each is unlocked even if user code panics
 		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
 	}
 	return nil
 }
 
 // Context is [Lock.Context] for all of them, and ends when the first is lost or unlocked.
-func (a *MultiLock) Context(parent context.Context) context.Context {
-	for _, l := range a.locks {
+func (a MultiLock) Context(parent context.Context) context.Context {
+	for _, l := range a.inOrder() {
 		parent = l.Context(parent)
 	}
 	return parent
 }
 
-// Lost returns a channel that is closed when one of the locks is lost, or when the handle
-// or pool is closed. Unlocking does not close the channel.
-func (a *MultiLock) Lost() <-chan struct{} { return a.lost }
-
-// Revoked returns a channel that is closed when one of the locks is revoked, as in
-// [Lock.Revoked].
-func (a *MultiLock) Revoked() <-chan struct{} {
-	for _, l := range a.locks {
-		l.Revoked() // starts watching
-	}
-	return a.revoked
-}
-
 // Verify is [Lock.Verify] for all of them.
-func (a *MultiLock) Verify(ctx context.Context) error {
-	if a.isZero() {
+func (a MultiLock) Verify(ctx context.Context) error {
+	if len(a) == 0 {
 		return &LockError{opVerify, "", ErrNotHeld}
 	}
-	for _, l := range a.locks {
+	for _, l := range a.inOrder() {
 		if err := l.Verify(ctx); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// Format implements fmt.Formatter: the locks are logged as their names, also while in use.
-func (a *MultiLock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.MultiLock%v", a.locks) }
-
-// Get returns the named lock, for the token, or nil if there is none. It is unlocked
-// together with the others.
-func (a *MultiLock) Get(name string) *Lock {
-	for _, l := range a.locks {
-		if l.Name() == name {
-			return l
 		}
 	}
 	return nil

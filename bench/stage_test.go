@@ -194,7 +194,7 @@ func uncontended(t *testing.T, k int) operations {
 		for i := range k {
 			names = append(names, fmt.Sprint("many/", i))
 		}
-		var m *lockpool.MultiLock
+		var m lockpool.MultiLock
 		lockAll := func() {
 			var err error
 			m, err = p.LockAll(ctx, names)

@@ -6,6 +6,4 @@ import "github.com/lockpool/lockpool"
 
 func lock(l *lockpool.Lock) { c := *l; _ = &c }
 
-func multiLock(m *lockpool.MultiLock) { c := *m; _ = &c }
-
 func pointer(l *lockpool.Lock) { c := l; _ = c }

@@ -97,7 +97,7 @@ func (b *bench) unlock(l *lockpool.Lock) {
 	require.NoError(b, l.Unlock(b.ctx))
 }
 
-func (b *bench) lockAll(p *lockpool.Pool, names []string, opts ...lockpool.LockOption) *lockpool.MultiLock {
+func (b *bench) lockAll(p *lockpool.Pool, names []string, opts ...lockpool.LockOption) lockpool.MultiLock {
 	b.Helper()
 	all, err := p.LockAll(b.ctx, names, opts...)
 	require.NoError(b, err)
