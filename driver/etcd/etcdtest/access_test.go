@@ -301,7 +301,7 @@ func everything(t *testing.T, p, rival *lockpool.Pool) {
 	q, err = rival.Queue(ctx, "x")
 	require.NoError(t, err)
 	require.NoError(t, rival.Break(ctx, "x", q.Contenders[0].Node))
-	<-both.Lost()
+	<-both["x"].Lost()
 	_ = both.Unlock(ctx)
 
 	require.NoError(t, p.Once(ctx, "job", "1", func(context.Context) error { return nil }))

@@ -186,7 +186,7 @@ func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Ra
 	}
 	var watchers []*watcher
 	for _, t := range turns {
-		t.lock = all.Get(t.name)
+		t.lock = all[t.name]
 		w := t.watch()
 		watchers = append(watchers, w)
 		defer w.end()
