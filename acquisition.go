@@ -139,8 +139,8 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 	defer a.resign() // does nothing after a grant: turns.begin has ended the role of the delegate
 	for {
 		t, turn, err := a.awaitTurn(ctx)
-		if err == nil && t == nil {
-			t, turn = a.takeKept()
+		if err == nil && t == nil && h.pool.keeps(&a.req) {
+			t, turn = a.takeKept() // a delegate finds itself in the way
 		}
 		if err == nil && t == nil {
 			t, err = h.acquireFromService(ctx, a)
@@ -242,7 +242,7 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 		Observer:  a,
 		Revocable: a.req.revocable,
 	}
-	if a.req.mayBeKept() && local.keeping.most > 0 { // costs a refused try a request for each obstacle
+	if a.pool.keeps(&a.req) { // costs a refused try a request for each obstacle
 		claim.Kept = isKeptNode
 	}
 	if !a.local.alone {

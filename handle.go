@@ -192,11 +192,11 @@ func (h *Handle) lock(ctx context.Context, name string, req *request, l *Lock, o
 // enter sets and returns l.
 func (h *Handle) enter(ctx context.Context, name string, req *request, l *Lock) (*Lock, error) {
 	again, err := h.enterAgain(ctx, name, req, l)
+	if !again && err == nil && h.pool.keeps(req) {
+		again, err = h.enterKept(ctx, name, req, l)
+	}
 	if !again && err == nil {
-		var kept bool
-		if kept, err = h.enterKept(ctx, name, req, l); !kept {
-			err = h.acquire(ctx, name, req, l)
-		}
+		err = h.acquire(ctx, name, req, l)
 	}
 	if err != nil {
 		return nil, notAcquired(req.String(), name, err)

@@ -28,7 +28,8 @@ type hold struct {
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
-	overdue   overdue
+	maxHold   time.Duration // 0 for any; of WithMaxHold
+	overdue   *time.Timer   // when the hold has lasted for so long; guarded by Pool.mu
 	cost      holdCost
 	telemetry telemetry.Hold
 }
@@ -36,7 +37,9 @@ type hold struct {
 func newHold(h *Handle, name string, req *request, t *tenancy, turn int) *hold {
 	held := &hold{handle: h, name: name, kind: req.kind(), limit: req.limit, tenancy: t, turn: turn}
 	held.life.begin(req.revocable)
-	held.noteMaxHold(req.op)
+	if d := h.pool.cfg.maxHold; d > 0 && req.op != opElect { // leaders hold their locks for as long as they lead
+		held.maxHold, held.cost.at = d, callSite()
+	}
 	return held
 }
 
@@ -563,7 +566,9 @@ func (p *Pool) addHold(h *hold) error {
 	}
 	p.held++
 	t.add(h)
-	h.overdue.start(h)
+	if h.maxHold > 0 {
+		h.overdue = time.AfterFunc(h.maxHold, h.tellOverdue)
+	}
 	return nil
 }
 
@@ -572,7 +577,9 @@ func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		h.overdue.stop()
+		if h.overdue != nil {
+			h.overdue.Stop()
+		}
 		t := h.tenancy
 		if i := slices.Index(t.holds, h); i >= 0 {
 			t.holds = slices.Delete(t.holds, i, i+1)

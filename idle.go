@@ -30,31 +30,15 @@ const (
 	isKept
 )
 
-// isAtRest reports whether the lock is not to come free yet.
-func (t *turns) isAtRest() bool {
-	return !t.ended && !t.restUntil.IsZero() && time.Now().Before(t.restUntil)
-}
-
-// settle decides what becomes of the lock after a holder has left, or after a rest.
-func (t *turns) settle() leaving {
-	switch {
-	case t.holders > 0:
-		return passedOn
-	case t.isAtRest():
-		t.state, t.since = atRest, time.Now()
-		t.all.resting++
-		wait := time.Until(t.restUntil)
-		if t.rest == nil {
-			t.rest = time.AfterFunc(wait, t.tenancy.endRest)
-		} else {
-			t.rest.Reset(wait)
-		}
-		return rested
-	case t.becomesKept():
-		return staysKept
+func (t *turns) beginRest() {
+	t.state, t.since = atRest, time.Now()
+	t.all.resting++
+	wait := time.Until(t.restUntil)
+	if t.rest == nil {
+		t.rest = time.AfterFunc(wait, t.tenancy.endRest)
+	} else {
+		t.rest.Reset(wait)
 	}
-	t.end()
-	return gaveBack
 }
 
 // endIdle ends the idle state, for a holder or at the end of the turns.
@@ -67,9 +51,6 @@ func (t *turns) endIdle() {
 		t.all.keeping.idle--
 	}
 	t.state = inUse
-	if t.ended {
-		t.forgetKept()
-	}
 }
 
 // atRest returns how many locks rest.

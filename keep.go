@@ -65,9 +65,6 @@ func (ls *localQueues) noteUse(t *turns, name string, node driver.Node, next fun
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	k := &ls.keeping
-	if k.most == 0 {
-		return
-	}
 	if k.habits == nil {
 		k.habits = map[string]habit{}
 	}
@@ -108,17 +105,17 @@ func (k *keeping) noteEnd(t *turns) {
 // isAlone reports whether the queue is watched, and no other contender has joined.
 func (t *turns) isAlone() bool { return t.joins != nil && t.joins.Fired() == 0 }
 
-// mayBecomeKept reports whether the lock becomes kept if the last holder leaves and no
+// mayBecomeKept reports whether a wanted lock becomes kept if the last holder leaves and no
 // other contender wants the lock.
 func (t *turns) mayBecomeKept() bool {
 	return (t.joins == nil || t.isAlone()) && t.holders == 1 && t.isWorthKeeping()
 }
 
-// isWorthKeeping reports whether the lock is to be kept, and there are turns. The node of a
+// isWorthKeeping reports whether a wanted lock can be kept, and there are turns. The node of a
 // downgraded lock says more than a mark would leave.
 func (t *turns) isWorthKeeping() bool {
 	downgraded := t.shared && t.tenancy.kind != driver.Shared
-	return t.wanted && !downgraded && !t.all.keeping.closed && t.hasOne(t.shared) && t.hasPlace()
+	return !downgraded && !t.all.keeping.closed && t.hasOne(t.shared) && t.hasPlace()
 }
 
 // hasPlace reports whether later calls find the turns in the queue of the process, or may.
@@ -129,7 +126,7 @@ func (t *turns) hasPlace() bool {
 	return t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() == 0
 }
 
-// becomesKept makes a lock without a holder a kept lock, and reports whether it did.
+// becomesKept makes a wanted lock without a holder a kept lock, and reports whether it did.
 func (t *turns) becomesKept() bool {
 	k := &t.all.keeping
 	if !t.isAlone() || !t.isWorthKeeping() {
@@ -368,9 +365,6 @@ func isKeptNode(data []byte) bool { return nodedata.Parse(data).Kept }
 
 // takeKept gives a call that does not wait in memory a turn of a kept lock.
 func (a *acquisition) takeKept() (*tenancy, int) {
-	if a.pool.local.keeping.most == 0 || !a.req.mayBeKept() { // a delegate finds itself in the way
-		return nil, 0
-	}
 	t, turn := a.pool.local.takeKept(a.name, a.req.shared)
 	if t == nil {
 		return nil, 0
@@ -383,7 +377,7 @@ func (a *acquisition) takeKept() (*tenancy, int) {
 // without a span: a pool with a tracer takes the longer way.
 func (h *Handle) enterKept(ctx context.Context, name string, req *request, l *Lock) (done bool, err error) {
 	p := h.pool
-	if p.local.keeping.most == 0 || !req.mayBeKept() || p.telemetry.Traces() {
+	if p.telemetry.Traces() {
 		return false, nil
 	}
 	t, turn := p.local.takeKept(name, req.shared)

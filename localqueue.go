@@ -271,7 +271,9 @@ func (t *turns) take(w *localWaiter) (turn int) {
 		t.reused++
 		t.all.keeping.taken++
 	}
-	t.endIdle()
+	if t.state != inUse {
+		t.endIdle()
+	}
 	t.looks = 0
 	t.last++
 	t.holders++
@@ -376,9 +378,10 @@ func (ls *localQueues) change(t *turns, change func()) {
 func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	becomesKept := t.wanted && t.mayBecomeKept()
 	switch {
 	case known == nothingMore, t.ended:
-	case t.joins == nil && t.mayBecomeKept(), known == nothing && (t.passesOn() || time.Now().Before(until) || t.isAtRest() || t.mayBecomeKept()):
+	case becomesKept && t.joins == nil, known == nothing && (becomesKept || t.passesOn() || time.Now().Before(until) || t.isAtRest()):
 		return notYet
 	}
 	if until.After(t.restUntil) {
@@ -392,11 +395,36 @@ func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving
 	return t.settle()
 }
 
+// isAtRest reports whether the lock is not to come free yet.
+func (t *turns) isAtRest() bool {
+	return !t.ended && !t.restUntil.IsZero() && time.Now().Before(t.restUntil)
+}
+
+// settle decides what becomes of the lock after a holder has left, or after a rest.
+func (t *turns) settle() leaving {
+	switch {
+	case t.holders > 0:
+		return passedOn
+	case t.isAtRest():
+		t.beginRest()
+		return rested
+	case t.wanted && t.becomesKept():
+		return staysKept
+	}
+	t.end()
+	return gaveBack
+}
+
 // end ends the turns: the node of the tenancy is about to be removed, or lost.
 func (t *turns) end() {
 	t.ended = true
 	t.stopExpiry()
-	t.endIdle()
+	if t.state != inUse {
+		t.endIdle()
+	}
+	if t.joins != nil {
+		t.forgetKept()
+	}
 	if t.isCurrent() {
 		t.queue.turns = nil
 		t.queue.advance()

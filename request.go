@@ -241,9 +241,9 @@ func (r *request) kind() driver.Kind {
 	return driver.Exclusive
 }
 
-// mayBeKept reports whether the pool may keep the lock (WithKeptLocks).
-func (r *request) mayBeKept() bool {
-	return (r.op == opLock || r.op == opLockAll) && !r.plain
+// keeps reports whether the pool may keep the lock that a request asks for (WithKeptLocks).
+func (p *Pool) keeps(r *request) bool {
+	return p.local.keeping.most > 0 && (r.op == opLock || r.op == opLockAll) && !r.plain
 }
 
 // recipe returns the recipe for the request.

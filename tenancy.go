@@ -72,7 +72,7 @@ func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data
 		t.turns.queue = a.local.queue
 	}
 	a.again = a.pool.costs.follows(a.name, node, s)
-	if a.req.mayBeKept() {
+	if a.pool.keeps(&a.req) {
 		a.pool.local.noteUse(&t.turns, queue, node, s.areNeighbors)
 	}
 	return t
