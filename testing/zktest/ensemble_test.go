@@ -52,23 +52,12 @@ func TestRealEnsembleElectsANewLeader(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, leader)
 
+	require.DirExists(t, leader.dir)
 	require.NoError(t, e.Close())
 	require.NoError(t, e.Close())
 	for i := range e.Len() {
 		require.NoDirExists(t, e.Member(i).dir)
+		require.Zero(t, e.Member(i).PID())
+		require.ErrorIs(t, e.Member(i).Start(testContext(t)), errClosed)
 	}
-}
-
-func TestRealEnsembleOfOneHasALeader(t *testing.T) {
-	t.Parallel()
-	e := StartRealEnsemble(t, 1)
-	leader, err := e.Leader(testContext(t))
-	require.NoError(t, err)
-	require.Same(t, e.Member(0), leader)
-}
-
-func TestRealEnsembleNeedsAServer(t *testing.T) {
-	t.Parallel()
-	_, err := RunRealEnsemble(testContext(t), 0)
-	require.ErrorContains(t, err, "an ensemble cannot have 0 servers")
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,11 +66,14 @@ func requireEmptyTemp(t *testing.T) {
 func TestRealServerServesClients(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
-	s := StartReal(t)
+	s := StartReal(t, TickTime(250*time.Millisecond), Properties(map[string]string{"minSessionTimeout": "300"}))
 	t.Logf("started in %v", time.Since(begin))
+	conf, err := s.Command(testContext(t), "conf")
+	require.NoError(t, err)
+	require.Regexp(t, `(?s)tickTime=250\n.*minSessionTimeout=300\nmaxSessionTimeout=40000\n`, conf)
 
 	conn := connect(t, s.ConnectString())
-	_, err := conn.Create("/a", []byte("x"), 0, zk.WorldACL(zk.PermAll))
+	_, err = conn.Create("/a", []byte("x"), 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
 	answer, err := s.Command(testContext(t), "ruok")
@@ -92,24 +94,6 @@ func TestRealServerServesClients(t *testing.T) {
 	require.ErrorContains(t, err, `no "zk_no_such_thing"`)
 	_, err = s.Stat(testContext(t), "zk_version")
 	require.ErrorIs(t, err, strconv.ErrSyntax)
-}
-
-func TestRealServerGetsOptions(t *testing.T) {
-	t.Parallel()
-	s := StartReal(t,
-		TickTime(250*time.Millisecond),
-		Properties(map[string]string{"maxClientCnxns": "7", "minSessionTimeout": "300"}),
-		JVMFlags("-Dznode.container.checkIntervalMs=1234"))
-	conf, err := s.Command(testContext(t), "conf")
-	require.NoError(t, err)
-	require.Contains(t, conf, "tickTime=250\n")
-	require.Contains(t, conf, "maxClientCnxns=7\n")
-	require.Contains(t, conf, "minSessionTimeout=300\n")
-	require.Contains(t, conf, "maxSessionTimeout=40000\n")
-	require.Eventually(t, func() bool { // logged after the server begins to serve
-		log, err := os.ReadFile(filepath.Join(s.dir, "log"))
-		return err == nil && strings.Contains(string(log), "checkIntervalMs=1234")
-	}, testTimeout, pollInterval)
 }
 
 func TestRealServerRestartKeepsDataAndPort(t *testing.T) {
@@ -173,18 +157,6 @@ func TestRealServerAnswersAfterResume(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "imok", answer)
 	}
-}
-
-func TestRealServerCloseRemovesEverything(t *testing.T) {
-	t.Parallel()
-	s, err := RunReal(testContext(t))
-	require.NoError(t, err)
-	require.DirExists(t, s.dir)
-	require.NoError(t, s.Close())
-	require.NoError(t, s.Close())
-	require.Zero(t, s.PID())
-	require.NoDirExists(t, s.dir)
-	require.ErrorIs(t, s.Start(testContext(t)), errClosed)
 }
 
 func TestRealServerStatDuringRestarts(t *testing.T) {

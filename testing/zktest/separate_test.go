@@ -148,17 +148,12 @@ func TestIsolatedLeaderIsReplaced(t *testing.T) {
 	require.NoError(t, e.Member(old).Pause())
 	require.NoError(t, e.Member(old).Resume())
 	awaitMode(t, e.Member(old), "follower")
-}
 
-func TestSeparatedEnsembleCloseRemovesEverything(t *testing.T) {
-	t.Parallel()
-	e, _ := startSeparated(t)
 	require.True(t, isLink(e.network.link))
 	pid := e.Member(0).PID()
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	require.NoError(t, err)
 	require.Equal(t, "java\n", string(comm))
-
 	require.NoError(t, e.Close())
 	require.NoError(t, e.Close())
 	require.True(t, hasEnded(pid))
@@ -170,11 +165,16 @@ func TestSeparatedEnsembleCloseRemovesEverything(t *testing.T) {
 func TestIsolateNeedsSeparatedMembers(t *testing.T) {
 	t.Parallel()
 	e := StartRealEnsemble(t, 1)
+	leader, err := e.Leader(testContext(t))
+	require.NoError(t, err)
+	require.Same(t, e.Member(0), leader)
 	require.ErrorContains(t, e.Isolate(0), "with the option Separated")
 	require.ErrorContains(t, e.Heal(), "with the option Separated")
 	require.ErrorContains(t, e.Isolate(1), "there is no member 1 to isolate: members are numbered from 0 to 0")
-	_, err := RunReal(testContext(t), Separated())
+	_, err = RunReal(testContext(t), Separated())
 	require.ErrorContains(t, err, "use StartRealEnsemble")
+	_, err = RunRealEnsemble(testContext(t), 0)
+	require.ErrorContains(t, err, "an ensemble cannot have 0 servers")
 }
 
 func TestSeparatedExplainsWhatItNeeds(t *testing.T) {
