@@ -6,13 +6,13 @@ package zktest_test
 // zkserve use this client, too.
 
 import (
-	"net"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 type silentLogger struct{}
@@ -20,9 +20,9 @@ type silentLogger struct{}
 func (silentLogger) Printf(string, ...any) {}
 
 // dialZK returns a client with a session.
-func dialZK(t *testing.T, connect string, dial zk.Dialer) *zk.Conn {
+func dialZK(t *testing.T, connect string) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{connect}, interopTimeout, zk.WithDialer(dial), zk.WithLogger(silentLogger{}))
+	conn, _, err := zk.Connect([]string{connect}, interopTimeout, zk.WithLogger(silentLogger{}))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	// Then pending calls return an error.
@@ -46,22 +46,26 @@ func createZK(t *testing.T, conn *zk.Conn, path, data string) {
 
 func requireEvent(t *testing.T, events <-chan zk.Event, kind zk.EventType, path string) {
 	t.Helper()
-	event := receive(t, events)
-	require.NoError(t, event.Err)
-	require.Equal(t, kind, event.Type)
-	require.Equal(t, path, event.Path)
+	select {
+	case event := <-events:
+		require.NoError(t, event.Err)
+		require.Equal(t, kind, event.Type)
+		require.Equal(t, path, event.Path)
+	case <-time.After(interopTimeout):
+		require.FailNow(t, "no event")
+	}
 }
 
 // runGoZookeeper breaks a client's connection and changes what the client watches.
 func runGoZookeeper(t *testing.T, connect string) {
 	const p = "/go-zookeeper"
-	b := dialZK(t, connect, net.DialTimeout)
+	b := dialZK(t, connect)
 	createZK(t, b, p, "")
 	for _, name := range []string{"/changed", "/deleted", "/parent", "/untouched"} {
 		createZK(t, b, p+name, "")
 	}
-	var dialer breakableDialer
-	a := dialZK(t, connect, dialer.dial)
+	proxy := zktest.StartProxy(t, connect)
+	a := dialZK(t, proxy.Addr())
 	session := a.SessionID()
 	_, err := a.Create(p+"/ephemeral", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
@@ -79,15 +83,15 @@ func runGoZookeeper(t *testing.T, connect string) {
 	_, _, children, err := a.ChildrenW(p + "/parent")
 	require.NoError(t, err)
 
-	restore := dialer.cut()
-	defer restore()
+	proxy.Partition(zktest.Selector{}, zktest.Both) // of the next connection
+	proxy.Cut(zktest.Selector{})
 	awaitSession(t, a, false)
 	_, err = b.Set(p+"/changed", []byte("x"), -1)
 	require.NoError(t, err)
 	require.NoError(t, b.Delete(p+"/deleted", -1))
 	createZK(t, b, p+"/created", "")
 	createZK(t, b, p+"/parent/child", "")
-	restore()
+	proxy.Heal()
 	awaitSession(t, a, true)
 
 	requireEvent(t, changed, zk.EventNodeDataChanged, p+"/changed")
@@ -115,26 +119,4 @@ func runGoZookeeper(t *testing.T, connect string) {
 	found, _, err := b.Exists(p + "/ephemeral")
 	require.NoError(t, err)
 	require.False(t, found)
-}
-
-// breakableDialer dials for a client whose connection a test breaks.
-type breakableDialer struct {
-	mu   sync.Mutex // held while the connection is cut
-	conn net.Conn
-}
-
-// dial waits while the connection is cut.
-func (d *breakableDialer) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	conn, err := net.DialTimeout(network, address, timeout)
-	d.conn = conn
-	return conn, err
-}
-
-// cut breaks the connection. The client cannot reconnect until restore.
-func (d *breakableDialer) cut() (restore func()) {
-	d.mu.Lock()
-	_ = d.conn.Close()
-	return sync.OnceFunc(d.mu.Unlock)
 }

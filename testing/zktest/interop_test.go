@@ -175,17 +175,6 @@ func sortLines(s string) string {
 	return strings.Join(slices.Sorted(strings.Lines(s)), "")
 }
 
-func receive[T any](t *testing.T, from <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(interopTimeout):
-		require.FailNow(t, "nothing received")
-		panic("unreachable")
-	}
-}
-
 // program is a client in another process.
 type program struct {
 	name  string
