@@ -33,39 +33,9 @@ const (
 	quietTime    = 100 * time.Millisecond // without packets, to conclude none will come
 )
 
-// firstMember is an embedded server whose faults are restricted to its first member, like
-// the faults of a proxy, which has only one. The test observes the server through the
-// second member.
-type firstMember struct{ *zktest.Server }
-
-func (s firstMember) Inject(r zktest.Rule) *zktest.Fault {
-	r.Selector = onFirstMember(r.Selector)
-	return s.Server.Inject(r)
-}
-func (s firstMember) HalfOpen(sel zktest.Selector) { s.Server.HalfOpen(onFirstMember(sel)) }
-func (s firstMember) Partition(sel zktest.Selector, d zktest.Direction) {
-	s.Server.Partition(onFirstMember(sel), d)
-}
-func (s firstMember) Cut(sel zktest.Selector)    { s.Server.Cut(onFirstMember(sel)) }
-func (s firstMember) Reset(sel zktest.Selector)  { s.Server.Reset(onFirstMember(sel)) }
-func (s firstMember) Deafen(sel zktest.Selector) { s.Server.Deafen(onFirstMember(sel)) }
-func (s firstMember) Throttle(sel zktest.Selector, bytes int, pause time.Duration) {
-	s.Server.Throttle(onFirstMember(sel), bytes, pause)
-}
-func (s firstMember) RefuseConnections(...int) error { return s.Server.RefuseConnections(1) }
-func (s firstMember) RejectConnections(...int) error { return s.Server.RejectConnections(1) }
-func (s firstMember) HangConnections(...int) error   { return s.Server.HangConnections(1) }
-func (s firstMember) AcceptConnections(...int) error { return s.Server.AcceptConnections(1) }
-
-// onFirstMember restricts a selector to the first member.
-func onFirstMember(sel zktest.Selector) zktest.Selector {
-	if sel.Member == 0 {
-		sel.Member = 1
-	} else {
-		sel.Member++ // selects nothing, as at a proxy
-	}
-	return sel
-}
+// injected selects the connections through the injector: those of a proxy, or of the first
+// member of an embedded server. The test observes the server through the second member.
+var injected = zktest.Selector{Member: 1}
 
 // TestFaults injects every fault with a proxy in front of a real server, with a
 // proxy in front of an embedded one, and with the embedded server itself.
@@ -92,7 +62,7 @@ func TestFaults(t *testing.T) {
 		run("embedded behind a proxy", name, test, behindProxy(embedded))
 		run("embedded", name, test, func(t testing.TB) (zktest.FaultInjector, string) {
 			s := zktest.Start(t, zktest.Members(2))
-			return firstMember{s}, s.Members()[1]
+			return s, s.Members()[1]
 		})
 	}
 	for name, test := range proxyTests {
@@ -143,7 +113,7 @@ func (p *faultTest) wait(f *zktest.Fault) {
 
 // injectAt injects a rule for the next request for a node.
 func (p *faultTest) injectAt(name string, do zktest.Action) *zktest.Fault {
-	return p.injector.Inject(zktest.Rule{Match: zktest.Match{Prefix: p.path(name)}, Do: do})
+	return p.injector.Inject(zktest.Rule{Match: zktest.Match{Selector: injected, Prefix: p.path(name)}, Do: do})
 }
 
 // owner returns the session that owns an ephemeral node, or 0 if the node does
@@ -170,7 +140,7 @@ func (p *faultTest) requireSilence(c *client) {
 // hasConnection reports whether the server has a connection of the session.
 func (p *faultTest) hasConnection(session int64) bool {
 	p.Helper()
-	if s, ok := p.injector.(firstMember); ok { // cons of the target shows the connections of another member
+	if s, ok := p.injector.(*zktest.Server); ok { // cons of the target shows the connections of another member
 		return slices.ContainsFunc(s.State().Sessions, func(ss zktest.Session) bool { return ss.ID == session && ss.Conn != 0 })
 	}
 	return strings.Contains(fourLetter(p, p.target, "cons"), fmt.Sprintf("sid=0x%x,", session))
@@ -179,7 +149,7 @@ func (p *faultTest) hasConnection(session int64) bool {
 // isWatched reports whether the server has a watch on the test's node.
 func (p *faultTest) isWatched() bool {
 	p.Helper()
-	if s, ok := p.injector.(firstMember); ok {
+	if s, ok := p.injector.(*zktest.Server); ok {
 		return s.State().WatchesOf(p.root) > 0
 	}
 	return strings.Contains(fourLetter(p, p.target, "wchp"), p.root+"\n")
@@ -656,7 +626,7 @@ var faultTests = map[string]func(*faultTest){
 	"a partition inbound": func(p *faultTest) {
 		c := p.open(longTimeout)
 		c.do(exists(p.path("b"), true))
-		p.injector.Partition(zktest.Selector{}, zktest.Inbound)
+		p.injector.Partition(injected, zktest.Inbound)
 		c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
@@ -675,7 +645,7 @@ var faultTests = map[string]func(*faultTest){
 		c, short := p.open(longTimeout), p.open(shortTimeout)
 		c.do(exists(p.path("b"), true))
 		short.do(create(p.path("c"), nil, ephemeral))
-		p.injector.Partition(zktest.Selector{}, zktest.Outbound)
+		p.injector.Partition(injected, zktest.Outbound)
 		c.send(create(p.path("a"), nil, ephemeral))
 		short.send(getData(p.root, false))
 		poll(p, "the request is applied", func() bool { return p.owner("a") != 0 })
@@ -711,7 +681,7 @@ var faultTests = map[string]func(*faultTest){
 	},
 	"a partition delays the end of a connection": func(p *faultTest) {
 		c := p.open(longTimeout)
-		p.injector.Partition(zktest.Selector{}, zktest.Inbound)
+		p.injector.Partition(injected, zktest.Inbound)
 		c.send(create(p.path("a"), nil, ephemeral))
 		c.cut()
 		require.Zero(p, p.owner("a"))
@@ -731,16 +701,16 @@ var faultTests = map[string]func(*faultTest){
 			p.waitDisconnected(cut)
 			cut.reattach()
 		}
-		p.injector.Cut(zktest.Selector{Member: 2})
+		p.injector.Cut(zktest.Selector{Member: 3}) // selects nothing
 		require.Zero(p, c.do(ping()).Err)
-		p.injector.Cut(zktest.Selector{})
+		p.injector.Cut(injected)
 		c.waitEnd()
 	},
 	"a deafened server ignores its clients": func(p *faultTest) {
 		c, short := p.open(longTimeout), p.open(shortTimeout)
 		c.do(exists(p.path("b"), true))
 		require.Zero(p, short.do(create(p.path("a"), nil, ephemeral)).Err)
-		p.injector.Deafen(zktest.Selector{})
+		p.injector.Deafen(injected)
 		c.send(create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
@@ -776,24 +746,24 @@ var faultTests = map[string]func(*faultTest){
 
 		c = p.open(shortTimeout)
 		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-		p.injector.HalfOpen(zktest.Selector{})
+		p.injector.HalfOpen(injected)
 		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
 		p.requireSilence(c)
 		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 	},
 	"connections are refused": func(p *faultTest) {
 		c := p.open(longTimeout)
-		require.NoError(p, p.injector.RefuseConnections())
+		require.NoError(p, p.injector.RefuseConnections(1))
 		_, err := net.Dial("tcp", p.injector.Addr())
 		require.ErrorIs(p, err, syscall.ECONNREFUSED)
-		require.NoError(p, p.injector.RejectConnections())
+		require.NoError(p, p.injector.RejectConnections(1))
 		dial(p, p.injector.Addr()).waitEnd()
-		require.NoError(p, p.injector.HangConnections())
+		require.NoError(p, p.injector.HangConnections(1))
 		hung := dial(p, p.injector.Addr())
 		hung.write(handshake{Timeout: longTimeout}.frame())
 		p.requireSilence(hung)
 		require.Zero(p, c.do(ping()).Err, "open connections stay open")
-		require.NoError(p, p.injector.AcceptConnections())
+		require.NoError(p, p.injector.AcceptConnections(1))
 		require.Zero(p, p.open(longTimeout).do(ping()).Err)
 		p.requireSilence(hung)
 	},
