@@ -67,9 +67,7 @@ var sessionChecks = []check{
 		zxid := a.zxid
 		for _, h := range []handshake{newSession(longTimeout), a.credentials()} {
 			h.LastZxid = zxid + 50
-			c := dial(t, s.addr)
-			c.write(h.frame())
-			c.waitEnd()
+			greet(t, s.addr, h).waitEnd()
 		}
 		a.must(exists(s.path("n"), false)) // the old connection is open
 

@@ -5,7 +5,6 @@ package zktest_test
 // This file has the tests of faults, on embedded and on real servers.
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,7 +15,6 @@ import (
 	"io"
 	"math/big"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -100,15 +98,9 @@ func (p *faultTest) proxied() bool {
 	return ok
 }
 
-func (p *faultTest) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(p.Context(), ioTimeout)
-	p.Cleanup(cancel)
-	return ctx
-}
-
 func (p *faultTest) wait(f *zktest.Fault) {
 	p.Helper()
-	require.NoError(p, f.Wait(p.ctx()))
+	require.NoError(p, f.Wait(longContext(p)))
 }
 
 // injectAt injects a rule for the next request for a node.
@@ -126,15 +118,6 @@ func (p *faultTest) owner(name string) int64 {
 	}
 	require.Zero(p, r.Err)
 	return r.Stat.Owner
-}
-
-// requireSilence checks that a connection is open and nothing arrives.
-func (p *faultTest) requireSilence(c *client) {
-	p.Helper()
-	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(quietTime)))
-	n, err := c.conn.Read(make([]byte, 1))
-	require.Zero(p, n, "a packet arrived")
-	require.ErrorIs(p, err, os.ErrDeadlineExceeded, "the connection ended")
 }
 
 // hasConnection reports whether the server has a connection of the session.
@@ -331,7 +314,7 @@ var faultTests = map[string]func(*faultTest){
 		require.Equal(p, c.welcome.Session, p.owner("a"), "applied")
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		require.Zero(p, other.do(getData(p.path("b"), false)).Err, "other clients are not affected")
-		p.requireSilence(c)
+		c.silent(quietTime)
 		f.Release()
 		r := c.reply()
 		require.Equal(p, p.path("a"), r.Path)
@@ -411,7 +394,7 @@ var faultTests = map[string]func(*faultTest){
 		c.write(frame(encoder{}.int(77).int(opPing))) // the reply has the xid -2
 		c.send(exists(p.root, false))
 		p.wait(f)
-		p.requireSilence(c)
+		c.silent(quietTime)
 		f.Release()
 		packet, err := c.packet()
 		require.NoError(p, err)
@@ -501,13 +484,13 @@ var faultTests = map[string]func(*faultTest){
 			p.wait(f)
 			c.send(create(p.path("c"), nil, persistent))
 			if timeout == longTimeout {
-				p.requireSilence(c)
+				c.silent(quietTime)
 				require.True(p, p.hasConnection(c.welcome.Session), "the server keeps the connection")
 				require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "and the session")
 				continue
 			}
 			poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
-			p.requireSilence(c)
+			c.silent(quietTime)
 			require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 		}
 	},
@@ -552,28 +535,22 @@ var faultTests = map[string]func(*faultTest){
 	"a handshake loses its reply": func(p *faultTest) {
 		connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
 		before := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
-		c := dial(p, p.injector.Addr())
-		c.write(handshake{Timeout: longTimeout}.frame())
-		c.waitEnd()
+		greet(p, p.injector.Addr(), handshake{Timeout: longTimeout}).waitEnd()
 		p.wait(before)
 
 		// A session unknown to the client.
 		after := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
-		c = dial(p, p.injector.Addr())
-		c.write(handshake{Timeout: longTimeout}.frame())
-		c.waitEnd()
+		greet(p, p.injector.Addr(), handshake{Timeout: longTimeout}).waitEnd()
 		p.wait(after)
 
 		// A reattachment: the session stays alive, and the client reattaches again.
-		c = p.open(longTimeout)
+		c := p.open(longTimeout)
 		id := c.welcome.Session
 		p.injector.Inject(zktest.Rule{
 			Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
 			Do:    zktest.DropAfterApply(),
 		})
-		lost := dial(p, p.injector.Addr())
-		lost.write(c.credentials().frame())
-		lost.waitEnd()
+		greet(p, p.injector.Addr(), c.credentials()).waitEnd()
 		c.waitEnd() // another connection has attached to the session
 		c.reattach()
 	},
@@ -605,7 +582,7 @@ var faultTests = map[string]func(*faultTest){
 		p.injector.HalfOpen(zktest.Selector{Session: c.welcome.Session})
 		require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
 		require.Zero(p, p.owner("a"))
-		p.requireSilence(c)
+		c.silent(quietTime)
 		p.requireExpired(c.credentials())
 	},
 	// A client cannot reattach to an expired session, however fast, nor past the proxy: the
@@ -630,10 +607,9 @@ var faultTests = map[string]func(*faultTest){
 		c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
-		late := dial(p, p.injector.Addr())
-		late.write(handshake{Timeout: longTimeout}.frame())
-		p.requireSilence(late)
-		p.requireSilence(c)
+		late := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout})
+		late.silent(quietTime)
+		c.silent(quietTime)
 		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 		p.injector.Heal()
 		require.Equal(p, p.path("a"), c.reply().Path)
@@ -651,8 +627,8 @@ var faultTests = map[string]func(*faultTest){
 		poll(p, "the request is applied", func() bool { return p.owner("a") != 0 })
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		poll(p, "the session expires", func() bool { return p.owner("c") == 0 })
-		p.requireSilence(c)
-		p.requireSilence(short)
+		c.silent(quietTime)
+		short.silent(quietTime)
 		p.injector.Heal() // delivers what was held up
 		require.Equal(p, p.path("a"), c.reply().Path)
 		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
@@ -665,9 +641,8 @@ var faultTests = map[string]func(*faultTest){
 		p.injector.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
 		c.send(create(p.path("a"), nil, persistent))
 		require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
-		again := dial(p, p.injector.Addr())
-		again.write(c.credentials().frame())
-		p.requireSilence(again)
+		again := greet(p, p.injector.Addr(), c.credentials())
+		again.silent(quietTime)
 		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 		require.True(p, p.hasConnection(c.welcome.Session), "the new connection has not attached")
 		p.injector.Heal()
@@ -721,7 +696,7 @@ var faultTests = map[string]func(*faultTest){
 
 		// The server does not notice the end of the connection either.
 		c.cut()
-		p.requireSilence(p.open(longTimeout))
+		p.open(longTimeout).silent(quietTime)
 		require.True(p, p.hasConnection(c.welcome.Session))
 	},
 	"Throttle delivers everything": func(p *faultTest) {
@@ -740,15 +715,15 @@ var faultTests = map[string]func(*faultTest){
 		p.waitDisconnected(c)
 		poll(p, "the server removes the watch", func() bool { return !p.isWatched() })
 		c.send(create(p.path("b"), nil, persistent), ping())
-		p.requireSilence(c)
+		c.silent(quietTime)
 		require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session is alive")
-		p.requireSilence(c)
+		c.silent(quietTime)
 
 		c = p.open(shortTimeout)
 		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 		p.injector.HalfOpen(injected)
 		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
-		p.requireSilence(c)
+		c.silent(quietTime)
 		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 	},
 	"connections are refused": func(p *faultTest) {
@@ -759,13 +734,12 @@ var faultTests = map[string]func(*faultTest){
 		require.NoError(p, p.injector.RejectConnections(1))
 		dial(p, p.injector.Addr()).waitEnd()
 		require.NoError(p, p.injector.HangConnections(1))
-		hung := dial(p, p.injector.Addr())
-		hung.write(handshake{Timeout: longTimeout}.frame())
-		p.requireSilence(hung)
+		hung := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout})
+		hung.silent(quietTime)
 		require.Zero(p, c.do(ping()).Err, "open connections stay open")
 		require.NoError(p, p.injector.AcceptConnections(1))
 		require.Zero(p, p.open(longTimeout).do(ping()).Err)
-		p.requireSilence(hung)
+		hung.silent(quietTime)
 	},
 	"four letter commands are forwarded": func(p *faultTest) {
 		require.Equal(p, "imok", fourLetter(p, p.injector.Addr(), "ruok"))
@@ -814,7 +788,7 @@ var faultTests = map[string]func(*faultTest){
 		p.wait(f)
 		p.waitDisconnected(c)
 		require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-		p.requireSilence(c)
+		c.silent(quietTime)
 		f.Release()
 		require.Equal(p, p.path("c"), c.reply().Path)
 		require.Equal(p, opCloseSession, c.reply().Op)
@@ -838,9 +812,7 @@ var faultTests = map[string]func(*faultTest){
 			Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
 			Do:    zktest.ExpireBeforeApply(),
 		})
-		lost := dial(p, p.injector.Addr())
-		lost.write(c.credentials().frame())
-		lost.waitEnd()
+		greet(p, p.injector.Addr(), c.credentials()).waitEnd()
 		p.wait(f)
 		p.requireExpired(c.credentials())
 	},
@@ -878,7 +850,7 @@ var proxyTests = map[string]func(*faultTest){
 		}
 		_, err := net.Dial("tcp", proxy.Addr())
 		require.ErrorIs(p, err, syscall.ECONNREFUSED)
-		require.ErrorContains(p, p.injectAt("c", zktest.Pass()).Wait(p.ctx()), "closed")
+		require.ErrorContains(p, p.injectAt("c", zktest.Pass()).Wait(longContext(p)), "closed")
 		require.ErrorContains(p, proxy.AcceptConnections(), "closed")
 		require.ErrorContains(p, proxy.ExpireSession(a.welcome.Session), "closed")
 		a = connect(p, p.target, a.credentials())
@@ -930,9 +902,7 @@ func TestProxyOfAPausedServer(t *testing.T) {
 
 	// First a session unknown to any client.
 	orphan := p.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DropAfterApply()})
-	lost := dial(t, p.Addr())
-	lost.write(handshake{Timeout: longTimeout}.frame())
-	lost.waitEnd()
+	greet(t, p.Addr(), handshake{Timeout: longTimeout}).waitEnd()
 	require.NoError(t, orphan.Wait(t.Context()))
 	sessions, err := server.Stat(t.Context(), "zk_global_sessions")
 	require.NoError(t, err)
@@ -942,8 +912,7 @@ func TestProxyOfAPausedServer(t *testing.T) {
 	f := p.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/a"}, Do: zktest.DropAfterApply()})
 	a.send(create("/a", nil, persistent))
 	b.cut()
-	late := dial(t, p.Addr())
-	late.write(handshake{Timeout: longTimeout}.frame())
+	late := greet(t, p.Addr(), handshake{Timeout: longTimeout})
 	require.NoError(t, server.Resume())
 	_, err = late.packet()
 	require.NoError(t, err)
@@ -958,8 +927,7 @@ func TestProxyOfAPausedServer(t *testing.T) {
 	poll(t, "the client reattaches", func() bool { return connect(t, p.Addr(), c.credentials()).welcome.Session != 0 })
 
 	require.NoError(t, server.Pause())
-	c = dial(t, p.Addr())
-	c.write(handshake{Timeout: longTimeout}.frame())
+	c = greet(t, p.Addr(), handshake{Timeout: longTimeout})
 	expired := make(chan error)
 	go func() { expired <- p.ExpireSession(a.welcome.Session) }()
 	require.NoError(t, p.Close())

@@ -78,8 +78,8 @@ func (c *client) silent(d time.Duration) {
 	c.t.Helper()
 	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(d)))
 	n, err := c.conn.Read(make([]byte, 1))
-	require.Zero(c.t, n)
-	require.ErrorIs(c.t, err, os.ErrDeadlineExceeded)
+	require.Zero(c.t, n, "a packet arrived")
+	require.ErrorIs(c.t, err, os.ErrDeadlineExceeded, "the connection ended")
 }
 
 // endsWithin checks that the server ends the connection between two times from now.

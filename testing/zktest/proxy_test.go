@@ -61,8 +61,7 @@ func clientReattachesDuringExpiry(p *faultTest, proxy *zktest.Proxy) {
 		done := make(chan error)
 		go func() { done <- proxy.ExpireSession(c.welcome.Session) }()
 		for over := false; !over; {
-			again := dial(p, []string{proxy.Addr(), p.target}[i%2])
-			again.write(c.credentials().frame())
+			again := greet(p, []string{proxy.Addr(), p.target}[i%2], c.credentials())
 			require.NoError(p, again.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 			welcome := make([]byte, 41)
 			_, err := io.ReadFull(again.conn, welcome)
@@ -91,6 +90,6 @@ func TestProxyKeepsAHalfOpenConnectionOpen(t *testing.T) {
 	<-here
 	proxy.HalfOpen(zktest.Selector{})
 	require.NoError(t, server.Resume())
-	(&faultTest{T: t}).requireSilence(c)
+	c.silent(quietTime)
 	require.Zero(t, f.Fired())
 }

@@ -329,9 +329,16 @@ func dial(t testing.TB, addr string) *client {
 // connect returns a connection after the handshake, with a session granted or refused.
 func connect(t testing.TB, addr string, h handshake) *client {
 	t.Helper()
+	c := greet(t, addr, h)
+	c.receiveWelcome(h)
+	return c
+}
+
+// greet returns a connection with a handshake sent, whose reply nobody has read.
+func greet(t testing.TB, addr string, h handshake) *client {
+	t.Helper()
 	c := dial(t, addr)
 	c.write(h.frame())
-	c.receiveWelcome(h)
 	return c
 }
 

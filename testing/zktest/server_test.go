@@ -49,9 +49,7 @@ func TestServerLag(t *testing.T) {
 	// A client with a later zxid cannot connect there.
 	h := newSession(longTimeout)
 	h.LastZxid = zxid
-	late := dial(t, s.Members()[1])
-	late.write(h.frame())
-	late.waitEnd()
+	greet(t, s.Members()[1], h).waitEnd()
 	connect(t, s.Members()[2], h)
 
 	// The member catches up before answering a sync, and sends the events first.
@@ -85,8 +83,7 @@ func TestServerAnswersAfterResume(t *testing.T) {
 	a, short := open(t, s.Addr(), longTimeout), open(t, s.Addr(), 20*time.Millisecond)
 	require.NoError(t, s.Pause())
 	a.send(create("/a", nil, persistent))
-	late := dial(t, s.Addr())
-	late.write(newSession(longTimeout).frame())
+	late := greet(t, s.Addr(), newSession(longTimeout))
 	long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // ten timeouts of the short session
 	defer cancel()
 	require.ErrorIs(t, s.WaitFor(long, func(st *zktest.State) bool { return len(st.Sessions) != 2 || len(st.Nodes) != 4 }),
