@@ -820,6 +820,39 @@ var faultTests = map[string]func(*faultTest){
 
 // proxyTests are the tests for proxies only.
 var proxyTests = map[string]func(*faultTest){
+	"a session expires that neither the client nor the proxy knows yet": func(p *faultTest) {
+		for _, do := range []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()} {
+			c := dial(p, p.injector.Addr())
+			f := p.injectAt("b", do)
+			c.write(append(handshake{Timeout: longTimeout}.frame(),
+				frame(append(encoder{}.int(1).int(opCreate), create(p.path("b"), nil, ephemeral).Body...))...))
+			packet, err := c.packet()
+			require.NoError(p, err)
+			c.waitEnd()
+			p.wait(f)
+			d := decoder{p, packet[8:]} // after the protocol and the timeout
+			p.requireExpired(handshake{Timeout: longTimeout, Session: d.long(), Password: d.buffer()})
+			require.Zero(p, p.owner("b"))
+		}
+	},
+	"a session ends while the client reattaches, through the proxy or directly": func(p *faultTest) {
+		for i := range 20 {
+			c := p.open(longTimeout)
+			c.cut()
+			done := make(chan error)
+			go func() { done <- p.injector.ExpireSession(c.welcome.Session) }()
+			for over := false; !over; {
+				again := greet(p, []string{p.injector.Addr(), p.target}[i%2], c.credentials())
+				require.NoError(p, again.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
+				welcome := make([]byte, 41)
+				_, err := io.ReadFull(again.conn, welcome)
+				over = err == nil && binary.BigEndian.Uint32(welcome[8:]) == 0 // the timeout
+				again.cut()
+			}
+			require.NoError(p, <-done)
+			p.requireExpired(c.credentials())
+		}
+	},
 	"ExpireAll ends all sessions": func(p *faultTest) {
 		proxy := p.injector.(*zktest.Proxy)
 		a, b := p.open(longTimeout), p.open(longTimeout)
@@ -880,6 +913,27 @@ var proxyTests = map[string]func(*faultTest){
 		p.requireEnd(c, io.EOF)
 		require.Zero(p, p.owner("a"))
 	},
+}
+
+// HalfOpen wins over a pending DropAfterApply: the proxy has stopped reading from the
+// client, to cut the connection after the reply, but keeps the connection open.
+func TestProxyKeepsAHalfOpenConnectionOpen(t *testing.T) {
+	t.Parallel()
+	server := zktest.Start(t)
+	proxy := zktest.StartProxy(t, server.Addr())
+	c := open(t, proxy.Addr(), longTimeout)
+	require.NoError(t, server.Pause())
+	here := make(chan bool)
+	f := proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: "/", Where: func(zktest.Request) bool { close(here); return true }},
+		Do:    zktest.DropAfterApply(),
+	})
+	c.send(exists("/", false))
+	<-here
+	proxy.HalfOpen(zktest.Selector{})
+	require.NoError(t, server.Resume())
+	c.silent(quietTime)
+	require.Zero(t, f.Fired())
 }
 
 func TestProxyOfADeadServer(t *testing.T) {
