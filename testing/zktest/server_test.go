@@ -229,22 +229,6 @@ func TestInjectRefusesInvalidRules(t *testing.T) {
 		"happened 1 of 2 times, 1 requests matched (the rule was removed): context deadline exceeded")
 }
 
-func TestValidRule(t *testing.T) {
-	t.Parallel()
-	require.NoError(t, zktest.Rule{Match: zktest.Match{Ops: zktest.Creates, Prefix: "/"}, Skip: 1, Times: zktest.Always, Do: zktest.Freeze()}.Validate())
-}
-
-func TestParseOp(t *testing.T) {
-	t.Parallel()
-	for _, op := range append([]zktest.Op{zktest.OpConnect, zktest.OpEvent}, zktest.Creates...) {
-		parsed, err := zktest.ParseOp(op.String())
-		require.NoError(t, err)
-		require.Equal(t, op, parsed)
-	}
-	_, err := zktest.ParseOp("mkdir")
-	require.ErrorContains(t, err, `no operation "mkdir": the operations are addWatch, auth, `)
-}
-
 // panicOf returns the text with which f panics.
 func panicOf(f func()) (text string) {
 	defer func() { text, _ = recover().(string) }()

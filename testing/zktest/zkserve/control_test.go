@@ -410,12 +410,14 @@ var effects = map[string]func(*testing.T){
 		require.Empty(t, s.list("/faults", ""))
 		s.inject("op=getData,exists&prefix=/&action=Pass&times=always")
 		s.inject("op=delete&action=Freeze")
+		s.inject("op=connect,event&action=Pass")
 		c := s.connect()
 		require.True(t, c.exists("/"))
 		require.True(t, c.exists("/"))
 		require.Equal(t, []object{
 			{"fault": 1., "rule": "Pass on getData, exists of /...", "times": -1., "fired": 2.},
 			{"fault": 2., "rule": "Freeze on delete", "times": 1., "fired": 0.},
+			{"fault": 3., "rule": "Pass on connect, event", "times": 1., "fired": 1.},
 		}, s.list("/faults", ""))
 	},
 	"/wait": func(t *testing.T) {
