@@ -86,21 +86,6 @@ var treeChecks = []check{
 		require.Equal(t, stat{Cversion: 1, NumChildren: 1, Pzxid: 3, Version: 1, Mzxid: 4, Mtime: set.Stat.Mtime, DataLength: 1}, set.Stat)
 		c.must(setData("/zookeeper", nil, anyVersion))
 	}},
-	{111, "a listing may be larger than a request", shared, func(t *testing.T, s checkEnv) {
-		c := s.open(t)
-		long := make([]byte, 1000)
-		for i := range long {
-			long[i] = 'x'
-		}
-		var creates []request
-		for range 1100 {
-			creates = append(creates, create(s.path(string(long)), nil, sequential))
-		}
-		for _, r := range c.pipeline(creates...) {
-			require.Zero(t, r.Err)
-		}
-		require.Len(t, c.must(getChildren(s.root, false)).Names, len(creates))
-	}},
 	{117, "the root can be watched, and has sequential children", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.root + "-sibling"
