@@ -90,6 +90,7 @@ func TestDialInMemory(t *testing.T) {
 	require.NoError(t, s.RejectConnections())
 	conn, err := s.Dial(t.Context(), s.Addr())
 	require.NoError(t, err)
+	_, _ = io.WriteString(conn, "ruok") // would be answered
 	_, err = conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
