@@ -153,29 +153,14 @@ func (x *txn) apply(op Op, d *decoder) (e encoder, code Code) {
 	if d.malformed {
 		return nil, ErrMarshalling
 	}
-	var n *node
-	switch op {
-	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
-		var path string
-		if path, code = x.create(p, false); code == OK {
-			e.string(path)
-			if op != OpCreate {
-				n = x.s.tree[path]
-			}
-		}
-	case OpDelete:
-		code = x.delete(p.path, p.version)
-	case OpCheck:
-		code = x.check(p.path, p.version)
-	case OpSetData:
-		n, code = x.setData(p.path, p.data, p.version)
-	case OpSetACL:
-		n, code = x.setACL(p.path, p.acl, p.version)
+	r := x.applyPart(p, false)
+	if r.path != "" {
+		e.string(r.path)
 	}
-	if n != nil {
-		e.stat(n.stat())
+	if r.code == OK && op != OpCreate && op != OpDelete && op != OpCheck {
+		e.stat(r.stat)
 	}
-	return e, code
+	return e, r.code
 }
 
 // encodeResults encodes the record of a multi's reply.

@@ -284,7 +284,7 @@ type result struct {
 func (x *txn) multi(parts []part) ([]result, Code) {
 	results := make([]result, len(parts))
 	for i, p := range parts {
-		results[i] = x.applyPart(p)
+		results[i] = x.applyPart(p, true)
 		code := results[i].code
 		if code == OK {
 			continue
@@ -305,8 +305,8 @@ func (x *txn) multi(parts []part) ([]result, Code) {
 	return results, OK
 }
 
-// applyPart applies one part of a multi.
-func (x *txn) applyPart(p part) result {
+// applyPart applies an operation, alone or as a part of a multi.
+func (x *txn) applyPart(p part, inMulti bool) result {
 	r := result{op: p.op}
 	var n *node
 	switch p.op {
@@ -314,14 +314,16 @@ func (x *txn) applyPart(p part) result {
 		r.code = x.delete(p.path, p.version)
 	case OpSetData:
 		n, r.code = x.setData(p.path, p.data, p.version)
+	case OpSetACL:
+		n, r.code = x.setACL(p.path, p.acl, p.version)
 	case OpCheck:
 		r.code = x.check(p.path, p.version)
 	default:
-		if r.path, r.code = x.create(p, true); r.code != OK {
+		if r.path, r.code = x.create(p, inMulti); r.code != OK {
 			return r
 		}
 		n = x.s.tree[r.path]
-		// ZooKeeper replies by the kind of the new node, not by the request.
+		// In a multi, ZooKeeper replies by the kind of the new node, not by the request.
 		r.op = OpCreate
 		if n.kind == container || n.kind == ttl {
 			r.op = OpCreate2
