@@ -55,36 +55,23 @@ func (n *network) Partition(sel Selector, dir Direction) {
 	if dir != Both && dir != Inbound && dir != Outbound {
 		panic("zktest: Partition: the direction must be Both, Inbound or Outbound")
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.partitions = append(n.partitions, partition{sel, dir})
+	n.update(func() { n.partitions = append(n.partitions, partition{sel, dir}) })
 }
 
 // Heal ends all partitions. The packets they held up are delivered.
-func (n *network) Heal() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.partitions = nil
-	n.healed.Broadcast()
-}
+func (n *network) Heal() { n.update(func() { n.partitions = nil }) }
 
 // HealOnly ends one partition with the same selector and direction. Others go on.
 func (n *network) HealOnly(sel Selector, dir Direction) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if i := slices.Index(n.partitions, partition{sel, dir}); i >= 0 {
-		n.partitions = slices.Delete(n.partitions, i, i+1)
-	}
-	n.healed.Broadcast()
+	n.update(func() {
+		if i := slices.Index(n.partitions, partition{sel, dir}); i >= 0 {
+			n.partitions = slices.Delete(n.partitions, i, i+1)
+		}
+	})
 }
 
 // freeze holds up everything, independently of partitions.
-func (n *network) freeze(frozen bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.frozen = frozen
-	n.healed.Broadcast()
-}
+func (n *network) freeze(frozen bool) { n.update(func() { n.frozen = frozen }) }
 
 // Cut ends the selected connections now (FIN). Their sessions stay alive.
 func (n *network) Cut(sel Selector) { n.cut(sel, fin) }
@@ -166,27 +153,24 @@ func (n *network) blocked(c *clientConn, dir Direction) bool {
 
 // freezeMember holds up everything of one member.
 func (n *network) freezeMember(number int, frozen bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.stopped[number] = frozen
-	n.healed.Broadcast()
+	n.update(func() { n.stopped[number] = frozen })
 }
 
 // wake wakes the waiters of waitHealed, because a connection has changed.
-func (n *network) wake() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.healed.Broadcast()
-}
+func (n *network) wake() { n.update(func() {}) }
 
-func (n *network) add(c *clientConn) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.clients = append(n.clients, c)
-}
+func (n *network) add(c *clientConn) { n.update(func() { n.clients = append(n.clients, c) }) }
 
 func (n *network) remove(c *clientConn) {
+	n.update(func() {
+		n.clients = slices.DeleteFunc(n.clients, func(other *clientConn) bool { return other == c })
+	})
+}
+
+// update makes a change and wakes the waiters of waitHealed.
+func (n *network) update(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.clients = slices.DeleteFunc(n.clients, func(other *clientConn) bool { return other == c })
+	change()
+	n.healed.Broadcast()
 }
