@@ -299,23 +299,6 @@ func (s *Server) Leader() int {
 	return s.lead.member.number
 }
 
-// RefuseConnections closes the ports of the given members, numbered from 1, or
-// of all members if none are given: clients get ECONNREFUSED. Open connections
-// stay open.
-func (s *Server) RefuseConnections(members ...int) error { return s.setAcceptMode(refusing, members) }
-
-// RejectConnections closes new connections as soon as they are accepted, for the
-// same members as [Server.RefuseConnections].
-func (s *Server) RejectConnections(members ...int) error { return s.setAcceptMode(rejecting, members) }
-
-// HangConnections accepts new connections and never answers them, for the same
-// members as [Server.RefuseConnections].
-func (s *Server) HangConnections(members ...int) error { return s.setAcceptMode(hanging, members) }
-
-// AcceptConnections ends the effect of RefuseConnections, RejectConnections and
-// HangConnections on new connections. Stopped members stay closed.
-func (s *Server) AcceptConnections(members ...int) error { return s.setAcceptMode(accepting, members) }
-
 func (s *Server) setAcceptMode(mode acceptMode, members []int) error {
 	if len(members) == 0 {
 		for _, rep := range s.replicas {

@@ -23,6 +23,8 @@ const (
 type network struct {
 	received, sent atomic.Int64 // packets
 
+	setMode func(mode acceptMode, members []int) error
+
 	mu         sync.Mutex
 	healed     sync.Cond // a partition has ended, or a connection has changed
 	clients    []*clientConn
@@ -43,10 +45,28 @@ type throttle struct {
 	delay time.Duration
 }
 
-func (n *network) init() {
+func (n *network) init(setMode func(acceptMode, []int) error) {
+	n.setMode = setMode
 	n.healed.L = &n.mu
 	n.stopped = map[int]bool{}
 }
+
+// RefuseConnections closes the ports of the given members, numbered from 1, or of all
+// members if none are given: clients get ECONNREFUSED. Open connections stay open. A proxy
+// has one address: the only member is 1.
+func (n *network) RefuseConnections(members ...int) error { return n.setMode(refusing, members) }
+
+// RejectConnections closes new connections as soon as they are accepted, for the same
+// members as RefuseConnections.
+func (n *network) RejectConnections(members ...int) error { return n.setMode(rejecting, members) }
+
+// HangConnections accepts new connections and never answers them, for the same members as
+// RefuseConnections.
+func (n *network) HangConnections(members ...int) error { return n.setMode(hanging, members) }
+
+// AcceptConnections ends the effect of RefuseConnections, RejectConnections and
+// HangConnections on new connections. Stopped members stay closed.
+func (n *network) AcceptConnections(members ...int) error { return n.setMode(accepting, members) }
 
 // Partition holds up the packets of the selected connections in one direction until Heal:
 // nothing is lost or closed, and sessions still expire. Later connections are held up, too;

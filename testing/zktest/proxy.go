@@ -127,7 +127,7 @@ func newProxy(target string, dial dialer) *Proxy {
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.faults.done = p.ctx.Done()
-	p.network.init()
+	p.network.init(p.setAcceptMode)
 	return p
 }
 
@@ -161,20 +161,6 @@ func (p *Proxy) Serve(l net.Listener) {
 		}
 	})
 }
-
-// RefuseConnections closes the port: clients get ECONNREFUSED. Open connections
-// stay open. A proxy has one address: the only member is 1.
-func (p *Proxy) RefuseConnections(members ...int) error { return p.setAcceptMode(refusing, members) }
-
-// RejectConnections closes new connections as soon as they are accepted.
-func (p *Proxy) RejectConnections(members ...int) error { return p.setAcceptMode(rejecting, members) }
-
-// HangConnections accepts new connections and never answers them.
-func (p *Proxy) HangConnections(members ...int) error { return p.setAcceptMode(hanging, members) }
-
-// AcceptConnections ends the effect of RefuseConnections, RejectConnections and
-// HangConnections on new connections.
-func (p *Proxy) AcceptConnections(members ...int) error { return p.setAcceptMode(accepting, members) }
 
 func (p *Proxy) setAcceptMode(m acceptMode, members []int) error {
 	for _, number := range members {

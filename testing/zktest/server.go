@@ -129,7 +129,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	// As in ZooKeeper, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
 	s.faults.done = s.done
-	s.network.init()
+	s.network.init(s.setAcceptMode)
 	for i := range conf.members {
 		rep := &replica{
 			number: i + 1, data: watchTable{}, child: watchTable{},
