@@ -5,9 +5,12 @@ package zktest_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"math"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,4 +297,41 @@ func TestServerShufflesChildrenBySeed(t *testing.T) {
 	require.Equal(t, list(1), list(1))
 	require.NotEqual(t, list(1), list(2))
 	require.ElementsMatch(t, list(1), list(2))
+}
+
+// FuzzConnection sends any bytes to a server, at the beginning of a connection or after a
+// handshake. The connection must end, the server must not, and other connections must not
+// be affected.
+func FuzzConnection(f *testing.F) {
+	hello, paths := newSession(5*time.Second).frame(), []string{"/a", "/"}
+	for _, r := range []request{
+		create("/a", []byte("x"), ephemeral), create2("/a", nil, sequential), createContainer("/a", container), createTTL("/a", ttl, time.Second),
+		remove("/a", 7), exists("/a", true), getData("/", true), setData("/a", nil, anyVersion), getChildren("/", true), getChildren2("/", true),
+		getACL("/a"), setACL("/", anyVersion, acl{1, "auth", ""}), syncPath("/a"), getEphemerals("/"), getAllChildrenNumber("/"),
+		multi(create("/a", nil, persistent), remove("/a", 7), checkVersion("/", 0)), multiRead(getData("/", false), getChildren("/", false)),
+		{Op: opSetWatches2, Body: encoder{}.long(0).lists([][]string{paths, paths, paths, paths, paths})}, setWatches(0, paths, paths, paths),
+		addWatch("/a", modeRecursive), checkWatches("/a", dataWatch), removeWatches("/a", anyWatch), auth("digest", "u:p"),
+		ping(), whoAmI(), closeSession(), {Op: opReconfig}, {Op: opSASL}, {Op: 55},
+	} {
+		seed := r.frame()
+		f.Add(seed, true)
+		f.Add(slices.Concat(hello, seed), false)
+		f.Add(seed[:len(seed)-1], true)
+	}
+	f.Add([]byte("ruok"), false)
+	f.Add([]byte(encoder{}.int(largestPacket+1)), true)
+	f.Add([]byte(encoder{}.int(-1)), false)
+	f.Fuzz(func(t *testing.T, input []byte, handshake bool) {
+		s := ensemble{t, zktest.Start(t, zktest.InMemory(), zktest.ExtendedTypes())} // checks the invariants at the end
+		bystander, c := s.open(1), s.dial(1)
+		if handshake {
+			c.write(hello)
+		}
+		_, _ = c.conn.Write(input) // fails if the server closes the connection early
+		require.NoError(t, c.conn.(interface{ CloseWrite() error }).CloseWrite())
+		require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
+		_, err := io.Copy(io.Discard, c.conn)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection does not end")
+		bystander.must(ping())
+	})
 }
