@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 var sessionChecks = []check{
@@ -82,13 +84,13 @@ var sessionChecks = []check{
 		a := s.open(t)
 		a.send(closeSession(), create(s.path("n"), nil, persistent))
 		reply := a.reply()
-		require.Equal(t, opCloseSession, reply.Op)
+		require.Equal(t, zktest.OpCloseSession, reply.Op)
 		require.Zero(t, reply.Err)
 		if late, err := a.tryReply(); err == nil {
-			require.Equal(t, errSessionExpired, late.Err)
+			require.Equal(t, zktest.ErrSessionExpired, late.Err)
 			a.waitEnd()
 		}
-		s.open(t).fails(errNoNode, exists(s.path("n"), false))
+		s.open(t).fails(zktest.ErrNoNode, exists(s.path("n"), false))
 	}},
 	{16, "reattaching negotiates the timeout again", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
@@ -126,7 +128,7 @@ var sessionChecks = []check{
 
 		c := brief.reattach()
 		require.Equal(t, brief.welcome, c.welcome)
-		require.Equal(t, c.welcome.Session, c.must(exists("/brief", false)).Stat.Owner)
+		require.Equal(t, c.welcome.Session, c.must(exists("/brief", false)).Stat.EphemeralOwner)
 
 		h := a.credentials()
 		h.LastZxid = before.Zxid
@@ -136,7 +138,7 @@ var sessionChecks = []check{
 		require.Equal(t, before.Data, after.Data)
 		require.Equal(t, before.Stat, after.Stat)
 		require.GreaterOrEqual(t, after.Zxid, before.Zxid)
-		require.Equal(t, a.welcome.Session, b.must(exists("/q/n-0000000000", false)).Stat.Owner)
+		require.Equal(t, a.welcome.Session, b.must(exists("/q/n-0000000000", false)).Stat.EphemeralOwner)
 		next := b.must(create("/q/n-", nil, ephemeralSequential))
 		require.Equal(t, "/q/n-0000000001", next.Path)
 		require.Greater(t, next.Zxid, before.Zxid)
@@ -190,7 +192,7 @@ var sessionChecks = []check{
 
 		b := send(a.credentials(), []string{n})
 		require.Equal(t, s.path("s-0000000002"), answers(b)[7].Path)
-		require.Equal(t, []event{{nodeDataChanged, n}}, b.events)
+		require.Equal(t, []event{{zktest.NodeDataChanged, n}}, b.events)
 		require.Equal(t, a.welcome, b.welcome)
 		require.Len(t, b.must(whoAmI()).ACL, 2)
 	}},
@@ -211,7 +213,7 @@ var timeChecks = []check{
 		for _, n := range nodes {
 			a.must(create(n, nil, ephemeral))
 			b.must(exists(n, true))
-			want = append(want, event{nodeDeleted, n})
+			want = append(want, event{zktest.NodeDeleted, n})
 		}
 		since := startSilence(func() { a.must(ping()) })
 		got := []event{b.event(), b.event()}
@@ -229,7 +231,7 @@ var timeChecks = []check{
 			time.Sleep(expiryTimeout / 2)
 			a.must(ping())
 		}
-		require.Equal(t, a.welcome.Session, s.open(t).must(exists(s.path("n"), false)).Stat.Owner)
+		require.Equal(t, a.welcome.Session, s.open(t).must(exists(s.path("n"), false)).Stat.EphemeralOwner)
 		a.reattach().must(setData(s.path("n"), nil, anyVersion))
 	}},
 	{12, "reattaching gives the session its full timeout again", waiting, func(t *testing.T, s checkEnv) {
@@ -251,7 +253,7 @@ var timeChecks = []check{
 		}
 		before := b.must(getChildren(s.root, true))
 		require.Len(t, before.Names, 3)
-		require.Equal(t, event{nodeChildrenChanged, s.root}, b.event())
+		require.Equal(t, event{zktest.NodeChildrenChanged, s.root}, b.event())
 		after := b.must(getChildren2(s.root, false))
 		require.Empty(t, after.Names)
 		require.Equal(t, before.Zxid+1, after.Zxid)
@@ -264,7 +266,7 @@ var timeChecks = []check{
 		h := a.credentials()
 		h.Timeout = expiryTimeout
 		since := startSilence(func() { connect(t, s.addr, h).cut() })
-		require.Equal(t, event{nodeDeleted, s.path("n")}, b.event())
+		require.Equal(t, event{zktest.NodeDeleted, s.path("n")}, b.event())
 		since.requireExpiry(t, expiryTimeout)
 	}},
 	{106, "reads keep a session alive, events do not", waiting, func(t *testing.T, s checkEnv) {
@@ -277,7 +279,7 @@ var timeChecks = []check{
 		poll(t, "the silent session expires", func() bool {
 			time.Sleep(tick / 4)
 			reader.must(getData(s.path("other"), false))
-			return writer.pipeline(setData(s.path("other"), nil, anyVersion), exists(n, false))[1].Err == errNoNode
+			return writer.pipeline(setData(s.path("other"), nil, anyVersion), exists(n, false))[1].Err == zktest.ErrNoNode
 		})
 		since.requireExpiry(t, expiryTimeout)
 		_, err := silent.tryReply()

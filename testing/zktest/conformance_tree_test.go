@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 var treeChecks = []check{
@@ -39,7 +41,7 @@ var treeChecks = []check{
 	{27, "TTL nodes need extended types", strict, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, flags := range []int32{ttl, ttlSequential} {
-			c.fails(errUnimplemented, createTTL(s.path("n"), flags, time.Second))
+			c.fails(zktest.ErrUnimplemented, createTTL(s.path("n"), flags, time.Second))
 		}
 		c.must(createContainer(s.path("container"), container))
 		require.Equal(t, []string{"container"}, c.must(getChildren(s.root, false)).Names)
@@ -48,7 +50,7 @@ var treeChecks = []check{
 		c := s.open(t)
 		r := c.must(getData("/zookeeper/config", true))
 		require.Empty(t, r.Data)
-		c.fails(errNoAuth, setData("/zookeeper/config", nil, anyVersion))
+		c.fails(zktest.ErrNoAuth, setData("/zookeeper/config", nil, anyVersion))
 		c.must(checkWatches("/zookeeper/config", dataWatch))
 		require.Equal(t, []acl{{permRead, "world", "anyone"}}, c.must(getACL("/zookeeper/config")).ACL)
 	}},
@@ -61,12 +63,12 @@ var treeChecks = []check{
 		for _, tc := range []struct {
 			path  string
 			names []string
-			stat  stat
+			stat  zktest.Stat
 		}{
-			{"/", []string{"zookeeper"}, stat{Cversion: -1, NumChildren: 1}},
-			{"/zookeeper", []string{"quota", "config"}, stat{Cversion: -2, NumChildren: 2}},
-			{"/zookeeper/quota", nil, stat{}},
-			{"/zookeeper/config", nil, stat{Aversion: -1}},
+			{"/", []string{"zookeeper"}, zktest.Stat{Cversion: -1, NumChildren: 1}},
+			{"/zookeeper", []string{"quota", "config"}, zktest.Stat{Cversion: -2, NumChildren: 2}},
+			{"/zookeeper/quota", nil, zktest.Stat{}},
+			{"/zookeeper/config", nil, zktest.Stat{Aversion: -1}},
 		} {
 			listed := c.must(getChildren2(tc.path, false))
 			require.ElementsMatch(t, tc.names, listed.Names, tc.path)
@@ -79,22 +81,22 @@ var treeChecks = []check{
 			require.Equal(t, want, c.must(getACL(tc.path)).ACL, tc.path)
 		}
 		c.must(create("/n", nil, persistent))
-		require.Equal(t, stat{NumChildren: 2, Pzxid: 2}, c.must(exists("/", false)).Stat)
+		require.Equal(t, zktest.Stat{NumChildren: 2, Pzxid: 2}, c.must(exists("/", false)).Stat)
 		c.must(remove("/n", 0))
-		require.Equal(t, stat{Cversion: 1, NumChildren: 1, Pzxid: 3}, c.must(exists("/", false)).Stat)
+		require.Equal(t, zktest.Stat{Cversion: 1, NumChildren: 1, Pzxid: 3}, c.must(exists("/", false)).Stat)
 		set := c.must(setData("/", []byte("x"), 0))
-		require.Equal(t, stat{Cversion: 1, NumChildren: 1, Pzxid: 3, Version: 1, Mzxid: 4, Mtime: set.Stat.Mtime, DataLength: 1}, set.Stat)
+		require.Equal(t, zktest.Stat{Cversion: 1, NumChildren: 1, Pzxid: 3, Version: 1, Mzxid: 4, Mtime: set.Stat.Mtime, DataLength: 1}, set.Stat)
 		c.must(setData("/zookeeper", nil, anyVersion))
 	}},
 	{117, "the root can be watched, and has sequential children", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.root + "-sibling"
 		c.must(getChildren("/", true))
-		require.Equal(t, []event{{nodeChildrenChanged, "/"}}, c.must(create(n, nil, persistent)).Events)
+		require.Equal(t, []event{{zktest.NodeChildrenChanged, "/"}}, c.must(create(n, nil, persistent)).Events)
 		c.must(getChildren2("/", true))
-		require.Equal(t, []event{{nodeChildrenChanged, "/"}}, c.must(remove(n, 0)).Events)
+		require.Equal(t, []event{{zktest.NodeChildrenChanged, "/"}}, c.must(remove(n, 0)).Events)
 		c.must(exists("/", true))
-		require.Equal(t, []event{{nodeDataChanged, "/"}}, c.must(setData("/", nil, anyVersion)).Events)
+		require.Equal(t, []event{{zktest.NodeDataChanged, "/"}}, c.must(setData("/", nil, anyVersion)).Events)
 		a, b := c.must(create("/-", nil, ephemeralSequential)), c.must(create("/-", nil, ephemeralSequential))
 		number := func(r result) int {
 			require.Regexp(t, `^/-\d{10}$`, r.Path)
@@ -112,11 +114,11 @@ var treeChecks = []check{
 			remove(null, anyVersion), exists(null, true), getData(null, false), getChildren(null, false),
 			getChildren2(null, false), getACL(null), checkWatches(null, dataWatch),
 		} {
-			c.fails(errMarshalling, r)
+			c.fails(zktest.ErrMarshalling, r)
 		}
-		c.fails(errBadArguments, setData(null, nil, anyVersion))
-		c.fails(errBadArguments, setACL(null, anyVersion, world...))
-		c.fails(errNoWatcher, removeWatches(null, dataWatch))
+		c.fails(zktest.ErrBadArguments, setData(null, nil, anyVersion))
+		c.fails(zktest.ErrBadArguments, setACL(null, anyVersion, world...))
+		c.fails(zktest.ErrNoWatcher, removeWatches(null, dataWatch))
 	}},
 	{133, "the order of children is stable while none is created or deleted", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
@@ -134,7 +136,7 @@ var treeChecks = []check{
 				require.Equal(t, order, c.must(getChildren(s.root, true)).Names)
 				require.Equal(t, order, c.must(getChildren2(s.root, false)).Names)
 				for _, part := range c.must(multiRead(getChildren(s.root, false), getData(s.root, false), getChildren(s.root, false))).Ops {
-					require.True(t, part.Op == opGetData || slices.Equal(order, part.Names))
+					require.True(t, part.Op == zktest.OpGetData || slices.Equal(order, part.Names))
 				}
 			}
 		}
@@ -158,10 +160,10 @@ var treeChecks = []check{
 	}},
 	{134, "a check outside a multi is answered only if it fails", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
-		c.fails(errNoNode, checkVersion(s.path("none"), anyVersion))
-		c.fails(errBadVersion, checkVersion(s.root, 1))
+		c.fails(zktest.ErrNoNode, checkVersion(s.path("none"), anyVersion))
+		c.fails(zktest.ErrBadVersion, checkVersion(s.root, 1))
 		c.send(checkVersion(s.root, 0))
-		require.Equal(t, opPing, c.do(ping()).Op)
+		require.Equal(t, zktest.OpPing, c.do(ping()).Op)
 		require.Len(t, c.pending, 1)
 		c.must(exists(s.root, false))
 	}},

@@ -91,17 +91,17 @@ var wireChecks = []check{
 		child := create(busy+"/child", nil, persistent)
 		c.must(multi(child, remove(busy+"/child", 0), child))
 		c.must(multi(create(used+"/child", nil, persistent), remove(used+"/child", 0)))
-		require.Equal(t, event{nodeDeleted, used}, c.event())
-		require.Equal(t, event{nodeChildrenChanged, s.root}, c.event())
-		c.fails(errNoNode, exists(used, false))
+		require.Equal(t, event{zktest.NodeDeleted, used}, c.event())
+		require.Equal(t, event{zktest.NodeChildrenChanged, s.root}, c.event())
+		c.fails(zktest.ErrNoNode, exists(used, false))
 
 		// When the next container is deleted, the server has checked the others
 		// again.
 		c.must(createContainer(used, container))
 		c.must(exists(used, true))
 		r := c.must(multi(create(used+"/-", nil, sequential), remove(used+"/-0000000000", 0)))
-		require.Equal(t, []int32{0, 0}, codes(r))
-		require.Equal(t, event{nodeDeleted, used}, c.event())
+		require.Equal(t, []zktest.Code{0, 0}, codes(r))
+		require.Equal(t, event{zktest.NodeDeleted, used}, c.event())
 		require.ElementsMatch(t, []string{"unused", "busy"}, c.must(getChildren(s.root, false)).Names)
 		require.Empty(t, c.newEvents())
 	}},
@@ -110,16 +110,16 @@ var wireChecks = []check{
 		c := s.open(t)
 		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
 		r := c.must(multi(createTTL(parent, ttl, life), create(parent+"/child", nil, persistent)))
-		require.Equal(t, []int32{0, 0}, codes(r))
+		require.Equal(t, []zktest.Code{0, 0}, codes(r))
 		c.must(createTTL(long, ttl, time.Hour))
 		for range 2 { // when the second one is deleted, the server has checked the others
 			begin := time.Now()
 			for _, r := range c.pipeline(createTTL(idle, ttl, life), exists(idle, true)) {
 				require.Zero(t, r.Err)
 			}
-			require.Equal(t, event{nodeDeleted, idle}, c.event())
+			require.Equal(t, event{zktest.NodeDeleted, idle}, c.event())
 			require.Greater(t, time.Since(begin), life)
-			c.fails(errNoNode, exists(idle, false))
+			c.fails(zktest.ErrNoNode, exists(idle, false))
 		}
 		require.ElementsMatch(t, []string{"parent", "long"}, c.must(getChildren(s.root, false)).Names)
 	}},
@@ -137,13 +137,13 @@ var wireChecks = []check{
 			var want, got []event
 			for _, n := range []string{byOp, inMultiByFlags} {
 				c.must(exists(n, true))
-				want = append(want, event{nodeDeleted, n})
+				want = append(want, event{zktest.NodeDeleted, n})
 			}
 			var ops []request
 			for _, n := range []string{byFlags, inMulti, byOp, inMultiByFlags} {
 				ops = append(ops, create(n+"/child", nil, persistent), remove(n+"/child", 0))
 			}
-			require.Equal(t, make([]int32, len(ops)), codes(c.must(multi(ops...))))
+			require.Equal(t, make([]zktest.Code, len(ops)), codes(c.must(multi(ops...))))
 			for range want {
 				got = append(got, c.event())
 			}
@@ -166,7 +166,7 @@ var wireChecks = []check{
 		r := create(s.path("n"), nil, ephemeral)
 		r.Body = append(r.Body, "more"...)
 		c.must(r)
-		require.Equal(t, c.welcome.Session, c.must(exists(s.path("n"), false)).Stat.Owner)
+		require.Equal(t, c.welcome.Session, c.must(exists(s.path("n"), false)).Stat.EphemeralOwner)
 		for _, size := range []int{0, 4, 7} {
 			c.write(frame(make([]byte, size)))
 			c.waitEnd()

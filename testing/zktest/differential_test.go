@@ -294,7 +294,7 @@ func (s step) String() string {
 // call is a request. Paths are below the script's own node, unless they begin with an
 // exclamation mark; $7 is the path created by step 7.
 type call struct {
-	op        int32
+	op        zktest.Op
 	xid       int32 // 0 for the next one
 	path      string
 	data      []byte
@@ -314,7 +314,7 @@ const now = -1
 
 func (c call) String() string {
 	show := func(text string) string { return strings.ReplaceAll(text, strconv.Quote(null), "null") }
-	text := fmt.Sprintf("%v(%s", zktest.Op(c.op), show(strconv.Quote(c.path)))
+	text := fmt.Sprintf("%v(%s", c.op, show(strconv.Quote(c.path)))
 	arg := func(name string, value any, given bool) {
 		if given {
 			text += fmt.Sprintf(", %s %v", name, value)
@@ -427,7 +427,7 @@ func (pl *runner) step(s step) string {
 	case killSession:
 		answer = append(answer, pl.attach(p, p.session)...)
 		if p.conn != nil {
-			answer = append(answer, pl.sendRequests(p, step{calls: []call{{op: opCloseSession}}})...)
+			answer = append(answer, pl.sendRequests(p, step{calls: []call{{op: zktest.OpCloseSession}}})...)
 		}
 	}
 	if s.collect {
@@ -438,7 +438,7 @@ func (pl *runner) step(s step) string {
 
 // ends reports whether the step ends a session.
 func (s step) ends() bool {
-	return s.act == killSession || slices.ContainsFunc(s.calls, func(c call) bool { return c.op == opCloseSession })
+	return s.act == killSession || slices.ContainsFunc(s.calls, func(c call) bool { return c.op == zktest.OpCloseSession })
 }
 
 // sendRequests sends the step's requests and returns the answers.
@@ -459,13 +459,13 @@ func (pl *runner) sendRequests(p *scriptClient, s step) (answers []string) {
 		pl.latest = max(pl.latest, reply.Zxid)
 		pl.zxids[s.id] = reply.Zxid
 		for _, made := range append(reply.Ops, reply) {
-			if slices.Contains([]int32{opCreate, opCreate2, opCreateContainer, opCreateTTL}, made.Op) && made.Err == 0 {
+			if slices.Contains([]zktest.Op{zktest.OpCreate, zktest.OpCreate2, zktest.OpCreateContainer, zktest.OpCreateTTL}, made.Op) && made.Err == 0 {
 				pl.created[s.id] = made.Path
 			}
 		}
-		answers = append(answers, pl.events(reply.Events, r.Op == opCloseSession)+pl.show(reply))
+		answers = append(answers, pl.events(reply.Events, r.Op == zktest.OpCloseSession)+pl.show(reply))
 		switch {
-		case r.Op == opCloseSession, reply.Err == errUnimplemented && reply.Zxid == -1, reply.Err == errAuthFailed:
+		case r.Op == zktest.OpCloseSession, reply.Err == zktest.ErrUnimplemented && reply.Zxid == -1, reply.Err == zktest.ErrAuthFailed:
 			answers = append(answers, pl.drain(p)...)
 			return answers
 		}
@@ -611,36 +611,36 @@ func (pl *runner) request(c call) request {
 	path := pl.path(c.path)
 	r := request{Op: c.op}
 	switch c.op {
-	case opCreate, opCreate2, opCreateContainer, opCreateTTL:
+	case zktest.OpCreate, zktest.OpCreate2, zktest.OpCreateContainer, zktest.OpCreateTTL:
 		r = createRequest(c.op, path, c.data, c.acls, c.flags)
-		if c.op == opCreateTTL {
+		if c.op == zktest.OpCreateTTL {
 			r.Body = encoder(r.Body).long(c.ttl)
 		}
-	case opDelete:
+	case zktest.OpDelete:
 		r = remove(path, c.version)
-	case opCheck:
+	case zktest.OpCheck:
 		r = checkVersion(path, c.version)
-	case opSetData:
+	case zktest.OpSetData:
 		r = setData(path, c.data, c.version)
-	case opSetACL:
+	case zktest.OpSetACL:
 		r = setACL(path, c.version, c.acls...)
-	case opExists, opGetData, opGetChildren, opGetChildren2:
+	case zktest.OpExists, zktest.OpGetData, zktest.OpGetChildren, zktest.OpGetChildren2:
 		r = readRequest(c.op, path, c.watch)
-	case opAddWatch, opCheckWatches, opRemoveWatches:
+	case zktest.OpAddWatch, zktest.OpCheckWatches, zktest.OpRemoveWatches:
 		r = watchRequest(c.op, path, c.flags)
-	case opMulti, opMultiRead:
+	case zktest.OpMulti, zktest.OpMultiRead:
 		parts := make([]request, len(c.parts))
 		for i, part := range c.parts {
 			parts[i] = pl.request(part)
 		}
 		r = multiOf(c.op, parts)
-	case opAuth:
+	case zktest.OpAuth:
 		r.Body = encoder{}.int(0).string(c.path).buffer(c.data)
-	case opSASL:
+	case zktest.OpSASL:
 		r.Body = encoder{}.buffer(c.data)
-	case opReconfig:
+	case zktest.OpReconfig:
 		r.Body = encoder{}.string(null).string(null).string(null).long(-1)
-	case opSetWatches, opSetWatches2:
+	case zktest.OpSetWatches, zktest.OpSetWatches2:
 		since := pl.latest
 		if c.since != now {
 			since = max(pl.base, pl.zxids[c.since])
@@ -652,9 +652,9 @@ func (pl *runner) request(c call) request {
 			}
 		}
 		r.Body = encoder{}.long(since).lists(lists)
-	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber, opDeleteContainer:
+	case zktest.OpGetACL, zktest.OpSync, zktest.OpGetEphemerals, zktest.OpGetAllChildrenNumber, zktest.OpDeleteContainer:
 		r = pathRequest(c.op, path)
-	case opPing:
+	case zktest.OpPing:
 		r = ping()
 	}
 	if c.xid != 0 {
@@ -696,7 +696,7 @@ func (pl *runner) show(r result) string {
 	if r.Path != "" {
 		words = append(words, strconv.Quote(r.Path))
 	}
-	if r.Op == opGetData {
+	if r.Op == zktest.OpGetData {
 		words = append(words, pl.data(r.Data))
 	}
 	if r.Names != nil {
@@ -706,12 +706,12 @@ func (pl *runner) show(r result) string {
 	if r.ACL != nil {
 		// The real server keeps identities in a set: their order is unspecified in
 		// the reply to whoAmI, and where the scheme auth was replaced.
-		if r.Op == opWhoAmI || manyDigests(r.ACL) {
+		if r.Op == zktest.OpWhoAmI || manyDigests(r.ACL) {
 			slices.SortFunc(r.ACL, func(a, b acl) int { return strings.Compare(showACL([]acl{a}), showACL([]acl{b})) })
 		}
 		words = append(words, showACL(r.ACL))
 	}
-	if r.Stat != (stat{}) {
+	if r.Stat != (zktest.Stat{}) {
 		words = append(words, pl.stat(r.Stat))
 	}
 	if r.Count != 0 {
@@ -767,11 +767,11 @@ func (pl *runner) owner(session int64) string {
 	return fmt.Sprintf("S%d", i+1)
 }
 
-func (pl *runner) stat(s stat) string {
+func (pl *runner) stat(s zktest.Stat) string {
 	text := fmt.Sprintf("{c%s m%s p%s v%d c%d a%d len %d children %d", pl.zxid(s.Czxid), pl.zxid(s.Mzxid), pl.zxid(s.Pzxid),
 		s.Version, s.Cversion, s.Aversion, s.DataLength, s.NumChildren)
-	if s.Owner != 0 {
-		text += " owner " + pl.owner(s.Owner)
+	if s.EphemeralOwner != 0 {
+		text += " owner " + pl.owner(s.EphemeralOwner)
 	}
 	switch {
 	case s.Ctime == 0 && s.Mtime == 0:
@@ -782,12 +782,10 @@ func (pl *runner) stat(s stat) string {
 	return text + "}"
 }
 
-var eventNames = map[int32]string{nodeCreated: "created", nodeDeleted: "deleted", nodeDataChanged: "changed", nodeChildrenChanged: "children"}
-
 func (pl *runner) events(events []event, sorted bool) string {
 	texts := make([]string, len(events))
 	for i, e := range events {
-		texts[i] = fmt.Sprintf("<%s %q> ", eventNames[e.Type], e.Path)
+		texts[i] = fmt.Sprintf("<%v %q> ", e.Type, e.Path)
 	}
 	if sorted {
 		slices.Sort(texts)
@@ -803,7 +801,7 @@ func generate(seed uint64) script {
 	}
 	g.authenticate(0)
 	for _, path := range []string{"/a", "/b", "/a/c"} {
-		g.add(step{client: g.IntN(3), calls: []call{{op: opCreate, path: path, acls: world}}})
+		g.add(step{client: g.IntN(3), calls: []call{{op: zktest.OpCreate, path: path, acls: world}}})
 		g.parents = append(g.parents, path)
 	}
 	for range 20 + g.IntN(25) {
@@ -852,7 +850,7 @@ func (g *generator) requests(client int) {
 		}
 	}
 	if n > 1 && !s.calls[len(s.calls)-1].disturbsLaterReplies() && g.chance(5) {
-		s.calls = append(s.calls, call{op: opCloseSession})
+		s.calls = append(s.calls, call{op: zktest.OpCloseSession})
 	}
 	g.add(s)
 	if s.ends() {
@@ -867,23 +865,23 @@ func (g *generator) requests(client int) {
 // effect of a multi later found malformed, and treats a container requested with the flag
 // ephemeral as an ephemeral.
 func (c call) disturbsLaterReplies() bool {
-	return c.op == opSetACL || c.op == opCreateContainer && c.flags&ephemeral != 0 || c.op == opMulti && (c.truncated > 0 || slices.ContainsFunc(c.parts, func(part call) bool {
-		return part.op != opCreateTTL && (part.flags == ttl || part.flags == ttlSequential) || slices.Contains(reads, part.op)
+	return c.op == zktest.OpSetACL || c.op == zktest.OpCreateContainer && c.flags&ephemeral != 0 || c.op == zktest.OpMulti && (c.truncated > 0 || slices.ContainsFunc(c.parts, func(part call) bool {
+		return part.op != zktest.OpCreateTTL && (part.flags == ttl || part.flags == ttlSequential) || slices.Contains(reads, part.op)
 	}))
 }
 
 // reads are operations not allowed in a multi; the generator sometimes adds one.
-var reads = []int32{opGetACL, opGetData, opSync}
+var reads = []zktest.Op{zktest.OpGetACL, zktest.OpGetData, zktest.OpSync}
 
 // unspecified reports whether the real server's reply to a call is an accident of the
 // implementation. No client can rely on such a reply.
 func (c call) unspecified() bool {
 	switch {
-	case c.op == opCreateTTL && c.ttl < 0 && c.flags != ttl && c.flags != ttlSequential:
+	case c.op == zktest.OpCreateTTL && c.ttl < 0 && c.flags != ttl && c.flags != ttlSequential:
 		return true // makes the real server exit
-	case c.op == opCheckWatches && c.path == "!abc":
+	case c.op == zktest.OpCheckWatches && c.path == "!abc":
 		return true // an error if the server has, or had, any recursive watch
-	case c.op == opMultiRead && len(c.parts) > 0 && !slices.ContainsFunc(c.parts, func(part call) bool { return part.op != opDelete }):
+	case c.op == zktest.OpMultiRead && len(c.parts) > 0 && !slices.ContainsFunc(c.parts, func(part call) bool { return part.op != zktest.OpDelete }):
 		return true // an error whose reply has a record
 	case len(c.acls) > 1 && slices.ContainsFunc(c.acls, func(a acl) bool { return a.Scheme == null || a.ID == null }):
 		return true // an error if such an entry is compared with another one
@@ -908,14 +906,14 @@ func (g *generator) disconnect(client int) {
 	case 3:
 		g.add(step{client: client, act: attachBad})
 	case 4:
-		alone(call{op: opCloseSession})
+		alone(call{op: zktest.OpCloseSession})
 	case 5:
 		g.add(step{client: client, act: killSession})
 	case 6:
-		alone(call{op: oneOf[int32](g, 55, 0, 1000)})
+		alone(call{op: oneOf[zktest.Op](g, 55, 0, 1000)})
 	case 7:
 		// Replies to auth and sasl may overtake others, so they get their own step.
-		alone(call{op: opAuth, path: oneOf(g, "nope", "world", ""), data: []byte("u:p"), xid: oneOf(g, 0, xidAuth)})
+		alone(call{op: zktest.OpAuth, path: oneOf(g, "nope", "world", ""), data: []byte("u:p"), xid: oneOf(g, 0, xidAuth)})
 	case 8:
 		g.authenticate(client)
 		return
@@ -957,7 +955,7 @@ func (g *generator) afterReconnect(client int) {
 }
 
 func (g *generator) authenticate(client int) {
-	c := call{op: opAuth, path: "digest", data: []byte(oneOf(g, credentialU, credentialU, credentialV)), xid: oneOf(g, 0, xidAuth)}
+	c := call{op: zktest.OpAuth, path: "digest", data: []byte(oneOf(g, credentialU, credentialU, credentialV)), xid: oneOf(g, 0, xidAuth)}
 	if g.chance(10) {
 		c.path, c.data = oneOf(g, "digest", "ip"), []byte(oneOf(g, "", "u", "u:p:q"))
 	}
@@ -982,38 +980,38 @@ func (g *generator) anyCall() call {
 	case n < 42:
 		return g.write()
 	case n < 48:
-		c := call{op: opSetACL, path: g.path(), acls: g.acls(), version: g.version()}
+		c := call{op: zktest.OpSetACL, path: g.path(), acls: g.acls(), version: g.version()}
 		if c.path == "" && g.chance(90) {
 			c.path = "/b"
 		}
 		return c
 	case n < 66:
-		c := call{op: oneOf(g, opExists, opGetData, opGetChildren, opGetChildren2), path: g.readPath(), watch: g.chance(60)}
+		c := call{op: oneOf(g, zktest.OpExists, zktest.OpGetData, zktest.OpGetChildren, zktest.OpGetChildren2), path: g.readPath(), watch: g.chance(60)}
 		if c.watch {
 			g.watched = append(g.watched, c.path)
 		}
 		return c
 	case n < 69:
-		return call{op: opGetACL, path: g.readPath()}
+		return call{op: zktest.OpGetACL, path: g.readPath()}
 	case n < 71:
-		return call{op: opSync, path: oneOf(g, g.path(), "!junk", "!", null)}
+		return call{op: zktest.OpSync, path: oneOf(g, g.path(), "!junk", "!", null)}
 	case n < 80:
 		return g.multi()
 	case n < 83:
-		c := call{op: opMultiRead}
+		c := call{op: zktest.OpMultiRead}
 		for range g.IntN(5) {
-			c.parts = append(c.parts, call{op: oneOf(g, opGetData, opGetChildren), path: g.readPath(), watch: g.chance(30)})
+			c.parts = append(c.parts, call{op: oneOf(g, zktest.OpGetData, zktest.OpGetChildren), path: g.readPath(), watch: g.chance(30)})
 		}
 		if g.chance(10) {
-			c.parts = append(c.parts, call{op: opDelete, path: g.path(), version: anyVersion})
+			c.parts = append(c.parts, call{op: zktest.OpDelete, path: g.path(), version: anyVersion})
 		}
 		return c
 	case n < 86:
-		return call{op: opRemoveWatches, path: g.watchedPath(), flags: g.watchKind()}
+		return call{op: zktest.OpRemoveWatches, path: g.watchedPath(), flags: g.watchKind()}
 	case n < 89:
-		return call{op: opCheckWatches, path: g.watchedPath(), flags: g.watchKind()}
+		return call{op: zktest.OpCheckWatches, path: g.watchedPath(), flags: g.watchKind()}
 	case n < 92:
-		c := call{op: opAddWatch, path: g.readPath(), flags: oneOf(g, modePersistent, modeRecursive)}
+		c := call{op: zktest.OpAddWatch, path: g.readPath(), flags: oneOf(g, modePersistent, modeRecursive)}
 		if g.chance(10) {
 			c.flags = oneOf[int32](g, -1, 2)
 		}
@@ -1022,17 +1020,17 @@ func (g *generator) anyCall() call {
 	case n < 94:
 		return g.setWatches()
 	case n < 96:
-		return call{op: opGetEphemerals, path: oneOf(g, "", "/a", "!", "!/", "! /\t", null, g.path())}
+		return call{op: zktest.OpGetEphemerals, path: oneOf(g, "", "/a", "!", "!/", "! /\t", null, g.path())}
 	case n < 98:
-		c := call{op: opGetAllChildrenNumber, path: g.readPath()}
+		c := call{op: zktest.OpGetAllChildrenNumber, path: g.readPath()}
 		if g.chance(5) {
 			c.path = null
 		}
 		return c
 	case n < 99:
-		return call{op: opWhoAmI}
+		return call{op: zktest.OpWhoAmI}
 	}
-	return call{op: oneOf(g, opPing, opReconfig, opDeleteContainer), path: "/a"}
+	return call{op: oneOf(g, zktest.OpPing, zktest.OpReconfig, zktest.OpDeleteContainer), path: "/a"}
 }
 
 // write returns a request, also allowed in a multi.
@@ -1049,7 +1047,7 @@ func (g *generator) anyWrite() call {
 	case n < 60:
 		return g.creation()
 	case n < 75:
-		c := call{op: opDelete, path: g.path(), version: g.version()}
+		c := call{op: zktest.OpDelete, path: g.path(), version: g.version()}
 		if g.chance(50) {
 			c.path = oneOf(g, append(g.leaves, g.parents[len(g.parents)-1])...)
 		}
@@ -1062,12 +1060,12 @@ func (g *generator) anyWrite() call {
 		}
 		return c
 	}
-	return call{op: opSetData, path: g.path(), data: g.data(), version: g.version()}
+	return call{op: zktest.OpSetData, path: g.path(), data: g.data(), version: g.version()}
 }
 
 func (g *generator) creation() call {
 	c := call{
-		op:    oneOf(g, opCreate, opCreate, opCreate2, opCreate2, opCreateContainer, opCreateTTL),
+		op:    oneOf(g, zktest.OpCreate, zktest.OpCreate, zktest.OpCreate2, zktest.OpCreate2, zktest.OpCreateContainer, zktest.OpCreateTTL),
 		data:  g.data(),
 		acls:  world,
 		flags: oneOf(g, persistent, persistent, ephemeral, sequential, ephemeralSequential),
@@ -1078,9 +1076,9 @@ func (g *generator) creation() call {
 		c.acls = g.acls()
 	}
 	switch c.op {
-	case opCreateContainer:
+	case zktest.OpCreateContainer:
 		c.flags = oneOf(g, container, container, container, persistent, ephemeral)
-	case opCreateTTL:
+	case zktest.OpCreateTTL:
 		c.flags = oneOf(g, ttl, ttl, ttlSequential, c.flags)
 		if g.chance(10) {
 			c.ttl = oneOf[int64](g, 0, -1, 1<<40)
@@ -1118,11 +1116,11 @@ func (g *generator) creation() call {
 }
 
 func (g *generator) multi() call {
-	c := call{op: opMulti}
+	c := call{op: zktest.OpMulti}
 	for range g.IntN(6) {
 		part := g.write()
 		if g.chance(20) {
-			part = call{op: opCheck, path: g.path(), version: g.version()}
+			part = call{op: zktest.OpCheck, path: g.path(), version: g.version()}
 		}
 		c.parts = append(c.parts, part)
 	}
@@ -1133,9 +1131,9 @@ func (g *generator) multi() call {
 }
 
 func (g *generator) setWatches() call {
-	c := call{op: oneOf(g, opSetWatches, opSetWatches2), since: oneOf(g, 0, now, 1+g.IntN(len(g.script))), xid: oneOf(g, 0, xidSetWatches)}
+	c := call{op: oneOf(g, zktest.OpSetWatches, zktest.OpSetWatches2), since: oneOf(g, 0, now, 1+g.IntN(len(g.script))), xid: oneOf(g, 0, xidSetWatches)}
 	n := 3
-	if c.op == opSetWatches2 {
+	if c.op == zktest.OpSetWatches2 {
 		n = 5
 	}
 	c.lists = make([][]string, n)
@@ -1243,115 +1241,115 @@ var regressions = []struct {
 }{
 	{"sync returns a null path", script{
 		{act: openNew},
-		{calls: []call{{op: opSync, path: null}}},
+		{calls: []call{{op: zktest.OpSync, path: null}}},
 	}},
 	{"a TTL node in a multi needs createTTL", script{
 		{act: openNew},
-		{calls: []call{{op: opAddWatch, flags: modeRecursive}}},
-		{calls: []call{{op: opMulti, parts: []call{
-			{op: opCreate, path: "/a", acls: world},
-			{op: opCreate2, path: "/b", acls: world, flags: ttl},
+		{calls: []call{{op: zktest.OpAddWatch, flags: modeRecursive}}},
+		{calls: []call{{op: zktest.OpMulti, parts: []call{
+			{op: zktest.OpCreate, path: "/a", acls: world},
+			{op: zktest.OpCreate2, path: "/b", acls: world, flags: ttl},
 		}}}},
-		{calls: []call{{op: opMulti, parts: []call{
-			{op: opDelete, path: "/none"},
-			{op: opCreateContainer, path: "/b", acls: world, flags: ttlSequential},
+		{calls: []call{{op: zktest.OpMulti, parts: []call{
+			{op: zktest.OpDelete, path: "/none"},
+			{op: zktest.OpCreateContainer, path: "/b", acls: world, flags: ttlSequential},
 		}}}},
-		{calls: []call{{op: opMulti, parts: []call{
-			{op: opCreateTTL, path: "/b", acls: world, flags: ttl, ttl: 1},
+		{calls: []call{{op: zktest.OpMulti, parts: []call{
+			{op: zktest.OpCreateTTL, path: "/b", acls: world, flags: ttl, ttl: 1},
 		}}}},
 	}},
 	{"createTTL in a multi creates what the flags say", script{
 		{act: openNew},
-		{calls: []call{{op: opMulti, parts: []call{
-			{op: opCreateTTL, path: "/a", acls: world, flags: persistent, ttl: 1},
-			{op: opCreateTTL, path: "/b", acls: world, flags: ephemeral, ttl: -1},
-			{op: opCreateTTL, path: "/c", acls: world, flags: container, ttl: 1},
+		{calls: []call{{op: zktest.OpMulti, parts: []call{
+			{op: zktest.OpCreateTTL, path: "/a", acls: world, flags: persistent, ttl: 1},
+			{op: zktest.OpCreateTTL, path: "/b", acls: world, flags: ephemeral, ttl: -1},
+			{op: zktest.OpCreateTTL, path: "/c", acls: world, flags: container, ttl: 1},
 		}}}},
-		{calls: []call{{op: opCreateTTL, path: "/d", acls: world, flags: persistent, ttl: 1}}},
+		{calls: []call{{op: zktest.OpCreateTTL, path: "/d", acls: world, flags: persistent, ttl: 1}}},
 	}},
 	{"a check outside a multi is answered if it fails", script{
 		{act: openNew},
-		{calls: []call{{op: opCheck, path: "/none", version: -1}}},
-		{calls: []call{{op: opCreate, path: "/a", acls: world}}},
-		{calls: []call{{op: opCheck, path: "/a", version: 1}}},
-		{calls: []call{{op: opCheck, path: "!a", version: 0}}},
-		{calls: []call{{op: opCheck, path: "/a", version: 0, truncated: 1}}},
-		{calls: []call{{op: opCreate, path: "/b", acls: []acl{{permAll &^ permRead, "world", "anyone"}}}}},
-		{calls: []call{{op: opCheck, path: "/b", version: 0}}},
+		{calls: []call{{op: zktest.OpCheck, path: "/none", version: -1}}},
+		{calls: []call{{op: zktest.OpCreate, path: "/a", acls: world}}},
+		{calls: []call{{op: zktest.OpCheck, path: "/a", version: 1}}},
+		{calls: []call{{op: zktest.OpCheck, path: "!a", version: 0}}},
+		{calls: []call{{op: zktest.OpCheck, path: "/a", version: 0, truncated: 1}}},
+		{calls: []call{{op: zktest.OpCreate, path: "/b", acls: []acl{{permAll &^ permRead, "world", "anyone"}}}}},
+		{calls: []call{{op: zktest.OpCheck, path: "/b", version: 0}}},
 	}},
 	{"deleteContainer is refused to clients", script{
 		{act: openNew},
-		{calls: []call{{op: opCreateContainer, path: "/a", acls: world, flags: container}}},
-		{calls: []call{{op: opCreate, path: "/a/b", acls: world}, {op: opDelete, path: "/a/b"}}},
-		{calls: []call{{op: opDeleteContainer, path: "/a"}, {op: opDeleteContainer, path: "/none"}, {op: opDeleteContainer, path: null}}},
-		{calls: []call{{op: opDeleteContainer, path: "/a", truncated: 4}, {op: opPing}}},
+		{calls: []call{{op: zktest.OpCreateContainer, path: "/a", acls: world, flags: container}}},
+		{calls: []call{{op: zktest.OpCreate, path: "/a/b", acls: world}, {op: zktest.OpDelete, path: "/a/b"}}},
+		{calls: []call{{op: zktest.OpDeleteContainer, path: "/a"}, {op: zktest.OpDeleteContainer, path: "/none"}, {op: zktest.OpDeleteContainer, path: null}}},
+		{calls: []call{{op: zktest.OpDeleteContainer, path: "/a", truncated: 4}, {op: zktest.OpPing}}},
 	}},
 	{"digest needs credentials", script{
 		{act: openNew},
-		{calls: []call{{op: opAuth, path: "digest", data: []byte{}}}},
-		{calls: []call{{op: opAuth, path: "ip"}}},
-		{calls: []call{{op: opWhoAmI}}},
-		{calls: []call{{op: opAuth, path: "digest"}}},
+		{calls: []call{{op: zktest.OpAuth, path: "digest", data: []byte{}}}},
+		{calls: []call{{op: zktest.OpAuth, path: "ip"}}},
+		{calls: []call{{op: zktest.OpWhoAmI}}},
+		{calls: []call{{op: zktest.OpAuth, path: "digest"}}},
 		{act: attach},
-		{calls: []call{{op: opAuth, path: "digest", data: []byte("u:p"), truncated: 1}}},
+		{calls: []call{{op: zktest.OpAuth, path: "digest", data: []byte("u:p"), truncated: 1}}},
 	}},
 	{"SASL needs a token", script{
 		{act: openNew},
-		{calls: []call{{op: opSASL, data: []byte{}}}},
-		{calls: []call{{op: opSASL, data: []byte("x")}}},
-		{calls: []call{{op: opSASL}}},
+		{calls: []call{{op: zktest.OpSASL, data: []byte{}}}},
+		{calls: []call{{op: zktest.OpSASL, data: []byte("x")}}},
+		{calls: []call{{op: zktest.OpSASL}}},
 		{act: attach},
-		{calls: []call{{op: opSASL, truncated: 4}}},
+		{calls: []call{{op: zktest.OpSASL, truncated: 4}}},
 		{act: attach},
-		{calls: []call{{op: opSASL, data: []byte("x"), truncated: 1}}},
+		{calls: []call{{op: zktest.OpSASL, data: []byte("x"), truncated: 1}}},
 	}},
 	{"a null path has no children", script{
 		{act: openNew},
-		{calls: []call{{op: opGetAllChildrenNumber, path: null}, {op: opGetAllChildrenNumber, truncated: 1}}},
+		{calls: []call{{op: zktest.OpGetAllChildrenNumber, path: null}, {op: zktest.OpGetAllChildrenNumber, truncated: 1}}},
 	}},
 	{"an incomplete reconfig takes no zxid", script{
 		{act: openNew},
-		{calls: []call{{op: opReconfig}, {op: opReconfig, truncated: 1}, {op: opReconfig, truncated: 100}, {op: opReconfig}}},
+		{calls: []call{{op: zktest.OpReconfig}, {op: zktest.OpReconfig, truncated: 1}, {op: zktest.OpReconfig, truncated: 100}, {op: zktest.OpReconfig}}},
 	}},
 	{"white space as the prefix of getEphemerals means all", script{
 		{act: openNew},
-		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
+		{calls: []call{{op: zktest.OpCreate, path: "/a", acls: world, flags: ephemeral}, {op: zktest.OpCreate, path: "/b", acls: world, flags: ephemeral}}},
 		{calls: []call{
-			{op: opGetEphemerals, path: "! "}, {op: opGetEphemerals, path: "!\t\n"}, {op: opGetEphemerals, path: "! / "},
-			{op: opGetEphemerals, path: "!\u00a0"}, {op: opGetEphemerals, path: "/a "}, {op: opGetEphemerals, path: "/a"},
+			{op: zktest.OpGetEphemerals, path: "! "}, {op: zktest.OpGetEphemerals, path: "!\t\n"}, {op: zktest.OpGetEphemerals, path: "! / "},
+			{op: zktest.OpGetEphemerals, path: "!\u00a0"}, {op: zktest.OpGetEphemerals, path: "/a "}, {op: zktest.OpGetEphemerals, path: "/a"},
 		}},
 	}},
 	{"the super user has all permissions", script{
 		{act: openNew},
 		{act: openNew, client: 1},
-		{calls: []call{{op: opAuth, path: "digest", data: []byte("super:wrong")}, {op: opWhoAmI}}},
+		{calls: []call{{op: zktest.OpAuth, path: "digest", data: []byte("super:wrong")}, {op: zktest.OpWhoAmI}}},
 		{calls: []call{
-			{op: opCreate, path: "/a", acls: []acl{{permAll, "digest", digestID(credentialV)}}},
-			{op: opCreate, path: "/none", acls: []acl{{permAdmin, "world", "anyone"}}},
+			{op: zktest.OpCreate, path: "/a", acls: []acl{{permAll, "digest", digestID(credentialV)}}},
+			{op: zktest.OpCreate, path: "/none", acls: []acl{{permAdmin, "world", "anyone"}}},
 		}},
-		{calls: []call{{op: opGetData, path: "/a"}}},
-		{client: 1, calls: []call{{op: opAuth, path: "digest", data: []byte(superuser)}}},
-		{client: 1, calls: []call{{op: opWhoAmI}}},
-		{client: 1, calls: []call{{op: opGetACL, path: "/a"}, {op: opGetData, path: "/a", watch: true}, {op: opGetChildren, path: "/none", watch: true}}},
-		{client: 1, calls: []call{{op: opSetData, path: "/a", version: -1}, {op: opCreate, path: "/none/b", acls: world}}, collect: true},
-		{client: 1, calls: []call{{op: opMulti, parts: []call{{op: opCheck, path: "/none", version: 0}, {op: opDelete, path: "/none/b"}}}}},
-		{client: 1, calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{calls: []call{{op: zktest.OpGetData, path: "/a"}}},
+		{client: 1, calls: []call{{op: zktest.OpAuth, path: "digest", data: []byte(superuser)}}},
+		{client: 1, calls: []call{{op: zktest.OpWhoAmI}}},
+		{client: 1, calls: []call{{op: zktest.OpGetACL, path: "/a"}, {op: zktest.OpGetData, path: "/a", watch: true}, {op: zktest.OpGetChildren, path: "/none", watch: true}}},
+		{client: 1, calls: []call{{op: zktest.OpSetData, path: "/a", version: -1}, {op: zktest.OpCreate, path: "/none/b", acls: world}}, collect: true},
+		{client: 1, calls: []call{{op: zktest.OpMulti, parts: []call{{op: zktest.OpCheck, path: "/none", version: 0}, {op: zktest.OpDelete, path: "/none/b"}}}}},
+		{client: 1, calls: []call{{op: zktest.OpSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
 		{client: 1, calls: []call{
-			{op: opCreate, path: "/c", acls: []acl{{permAll, "super", ""}}},
-			{op: opCreate, path: "/d", acls: []acl{{permAll, "auth", ""}}}, {op: opGetACL, path: "/d"},
+			{op: zktest.OpCreate, path: "/c", acls: []acl{{permAll, "super", ""}}},
+			{op: zktest.OpCreate, path: "/d", acls: []acl{{permAll, "auth", ""}}}, {op: zktest.OpGetACL, path: "/d"},
 		}},
-		{calls: []call{{op: opGetACL, path: "/a"}}},
+		{calls: []call{{op: zktest.OpGetACL, path: "/a"}}},
 	}},
 	{"a watcher that may no longer read the node gets no event", script{
 		{act: openNew},
 		{act: openNew, client: 1},
-		{calls: []call{{op: opAuth, path: "digest", data: []byte(credentialU)}}},
-		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
-		{client: 1, calls: []call{{op: opExists, path: "/a", watch: true}, {op: opGetData, path: "/b", watch: true}}},
-		{calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
-		{calls: []call{{op: opSetACL, path: "/b", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
-		{calls: []call{{op: opDelete, path: "/a", version: -1}}, collect: true},
-		{calls: []call{{op: opCloseSession}}, collect: true},
-		{client: 1, calls: []call{{op: opExists, path: "/b"}}},
+		{calls: []call{{op: zktest.OpAuth, path: "digest", data: []byte(credentialU)}}},
+		{calls: []call{{op: zktest.OpCreate, path: "/a", acls: world, flags: ephemeral}, {op: zktest.OpCreate, path: "/b", acls: world, flags: ephemeral}}},
+		{client: 1, calls: []call{{op: zktest.OpExists, path: "/a", watch: true}, {op: zktest.OpGetData, path: "/b", watch: true}}},
+		{calls: []call{{op: zktest.OpSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{calls: []call{{op: zktest.OpSetACL, path: "/b", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{calls: []call{{op: zktest.OpDelete, path: "/a", version: -1}}, collect: true},
+		{calls: []call{{op: zktest.OpCloseSession}}, collect: true},
+		{client: 1, calls: []call{{op: zktest.OpExists, path: "/b"}}},
 	}},
 }

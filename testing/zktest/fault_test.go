@@ -113,11 +113,11 @@ func (p *faultTest) injectAt(name string, do zktest.Action) *zktest.Fault {
 func (p *faultTest) owner(name string) int64 {
 	p.Helper()
 	r := p.direct.do(exists(p.path(name), false))
-	if r.Err == errNoNode {
+	if r.Err == zktest.ErrNoNode {
 		return 0
 	}
 	require.Zero(p, r.Err)
-	return r.Stat.Owner
+	return r.Stat.EphemeralOwner
 }
 
 // hasConnection reports whether the server has a connection of the session.
@@ -179,13 +179,13 @@ var faultTests = map[string]func(*faultTest){
 		c := p.open(longTimeout)
 		require.Equal(p, longTimeout, c.welcome.Timeout)
 		require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
-		require.Equal(p, errNodeExists, c.do(create(p.path("a"), nil, persistent)).Err)
+		require.Equal(p, zktest.ErrNodeExists, c.do(create(p.path("a"), nil, persistent)).Err)
 		r := c.do(getData(p.path("a"), true))
 		require.Equal(p, "x", string(r.Data))
 		require.Zero(p, p.direct.do(setData(p.path("a"), []byte("y"), anyVersion)).Err)
-		require.Equal(p, event{nodeDataChanged, p.path("a")}, c.event())
+		require.Equal(p, event{zktest.NodeDataChanged, p.path("a")}, c.event())
 		require.Zero(p, c.do(ping()).Err)
-		require.Equal(p, []result{{Op: opCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
+		require.Equal(p, []result{{Op: zktest.OpCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
 		require.Equal(p, c.welcome.Session, p.owner("b"))
 
 		// A reply above 1 MiB: a server sends such packets but does not accept them.
@@ -232,7 +232,7 @@ var faultTests = map[string]func(*faultTest){
 			c.send(create(p.path("a"), nil, ephemeral))
 			p.requireEnd(c, cut.err)
 			p.wait(f)
-			require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "for another client")
+			require.Equal(p, event{zktest.NodeCreated, p.path("a")}, p.direct.event(), "for another client")
 			require.Equal(p, c.welcome.Session, p.owner("a"))
 			again := c.reattach()
 			require.Equal(p, c.welcome.Session, p.owner("a"))
@@ -258,7 +258,7 @@ var faultTests = map[string]func(*faultTest){
 		c.do(exists(p.path("a"), true))
 		p.injectAt("a", zktest.DropAfterApply())
 		c.send(create(p.path("a"), nil, persistent))
-		require.Equal(p, event{nodeCreated, p.path("a")}, c.event())
+		require.Equal(p, event{zktest.NodeCreated, p.path("a")}, c.event())
 		c.waitEnd()
 	},
 	"nothing is applied after a dropped reply": func(p *faultTest) {
@@ -293,7 +293,7 @@ var faultTests = map[string]func(*faultTest){
 		c.waitEnd()
 		c.reattach()
 		f.Release()
-		require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
+		require.Equal(p, zktest.ErrNoNode, p.direct.do(exists(p.path("d"), false)).Err)
 	},
 	"a request is delayed": func(p *faultTest) {
 		c := p.open(longTimeout)
@@ -321,7 +321,7 @@ var faultTests = map[string]func(*faultTest){
 		require.Empty(p, r.Events, "the event was later")
 		require.Equal(p, xidPing, c.reply().Xid)
 		poll(p, "the event arrives", func() bool { c.do(ping()); return len(c.events) > 0 })
-		require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
+		require.Equal(p, []event{{zktest.NodeCreated, p.path("b")}}, c.events)
 	},
 	"a reply is delayed": func(p *faultTest) {
 		c := p.open(longTimeout)
@@ -370,15 +370,15 @@ var faultTests = map[string]func(*faultTest){
 		p.direct.must(setData(p.root, nil, anyVersion))
 		p.wait(f)
 		p.wait(sent)
-		require.Equal(p, []event{{nodeDataChanged, p.root}}, c.newEvents())
-		require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.newEvents())
+		require.Equal(p, []event{{zktest.NodeDataChanged, p.root}}, c.newEvents())
+		require.Equal(p, []event{{zktest.NodeChildrenChanged, p.root}, {zktest.NodeDataChanged, p.root}}, other.newEvents())
 
 		// The swallowed event used up the watch; a new watch fires.
 		p.direct.must(create(p.path("b"), nil, persistent))
 		require.Empty(p, c.newEvents())
 		watch(c)
 		p.direct.must(create(p.path("c"), nil, persistent))
-		require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
+		require.Equal(p, event{zktest.NodeChildrenChanged, p.root}, c.event())
 
 		// Events in reply to setWatches can be swallowed, too.
 		f = p.injector.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
@@ -391,7 +391,7 @@ var faultTests = map[string]func(*faultTest){
 	"a ping is held": func(p *faultTest) {
 		c := p.open(longTimeout)
 		f := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
-		c.write(frame(encoder{}.int(77).int(opPing))) // the reply has the xid -2
+		c.write(frame(encoder{}.int(77).int(int32(zktest.OpPing)))) // the reply has the xid -2
 		c.send(exists(p.root, false))
 		p.wait(f)
 		c.silent(quietTime)
@@ -419,15 +419,15 @@ var faultTests = map[string]func(*faultTest){
 			)
 			require.Zero(p, r[0].Err)
 			for _, i := range []int{1, 2} {
-				require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
+				require.Equal(p, zktest.ErrThrottled, r[i].Err)
 				if p.proxied() {
 					require.Equal(p, r[0].Zxid, r[i].Zxid)
 				} else { // a failed write takes a zxid, as on a real server
 					require.Equal(p, r[0].Zxid+int64(i), r[i].Zxid)
 				}
 			}
-			require.Equal(p, errNoNode, r[3].Err, "not applied")
-			require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
+			require.Equal(p, zktest.ErrNoNode, r[3].Err, "not applied")
+			require.Equal(p, zktest.ErrThrottled, r[4].Err)
 			require.Zero(p, r[5].Err)
 		}
 		require.Equal(p, 60, f.Fired())
@@ -439,7 +439,7 @@ var faultTests = map[string]func(*faultTest){
 		c := connect(p, p.injector.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
 		f := p.injectAt("", zktest.FailWith(zktest.ErrConnectionLoss))
 		r := c.do(getData(p.root+"/", false))
-		require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
+		require.Equal(p, zktest.ErrConnectionLoss, r.Err)
 		require.GreaterOrEqual(p, r.Zxid, seen, "not below the zxid that the client has seen")
 		p.wait(f)
 	},
@@ -502,7 +502,7 @@ var faultTests = map[string]func(*faultTest){
 			seen = r
 			p.direct.do(remove(p.path("a"), anyVersion))
 		}))
-		require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
+		require.Equal(p, zktest.ErrNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
 		p.wait(f)
 		require.Equal(p, zktest.Request{
 			Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
@@ -523,13 +523,13 @@ var faultTests = map[string]func(*faultTest){
 			p.wait(hit)
 			p.wait(failed)
 			held.Release()
-			var order []int32
+			var order []zktest.Code
 			for range 6 {
-				if r := c.reply(); r.Op != opAuth {
+				if r := c.reply(); r.Op != zktest.OpAuth {
 					order = append(order, r.Err)
 				}
 			}
-			require.Equal(p, []int32{0, 0, int32(zktest.ErrSystem), errNoNode}, order)
+			require.Equal(p, []zktest.Code{0, 0, zktest.ErrSystem, zktest.ErrNoNode}, order)
 		}
 	},
 	"a handshake loses its reply": func(p *faultTest) {
@@ -560,7 +560,7 @@ var faultTests = map[string]func(*faultTest){
 		p.owner("a")
 		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
 		require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
-		require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
+		require.Equal(p, event{zktest.NodeDeleted, p.path("a")}, p.direct.event())
 		c.waitEnd()
 		p.requireExpired(c.credentials())
 		require.ErrorContains(p, p.injector.ExpireSession(c.welcome.Session), "no session", "the session has ended")
@@ -606,7 +606,7 @@ var faultTests = map[string]func(*faultTest){
 		p.injector.Partition(injected, zktest.Inbound)
 		c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-		require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
+		require.Equal(p, event{zktest.NodeCreated, p.path("b")}, c.event(), "the other direction is open")
 		late := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout})
 		late.silent(quietTime)
 		c.silent(quietTime)
@@ -631,7 +631,7 @@ var faultTests = map[string]func(*faultTest){
 		short.silent(quietTime)
 		p.injector.Heal() // delivers what was held up
 		require.Equal(p, p.path("a"), c.reply().Path)
-		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+		require.Equal(p, event{zktest.NodeCreated, p.path("b")}, c.event())
 		require.Zero(p, c.do(ping()).Err)
 		require.Zero(p, short.reply().Err)
 		short.waitEnd()
@@ -688,7 +688,7 @@ var faultTests = map[string]func(*faultTest){
 		p.injector.Deafen(injected)
 		c.send(create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+		require.Equal(p, event{zktest.NodeCreated, p.path("b")}, c.event())
 		short.send(ping())
 		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
 		short.waitEnd()
@@ -763,7 +763,7 @@ var faultTests = map[string]func(*faultTest){
 		require.Zero(p, c.do(exists(p.path("a"), true)).Err)
 		r := c.do(closeSession())
 		require.Zero(p, r.Err)
-		require.Equal(p, []event{{nodeDeleted, p.path("a")}}, r.Events)
+		require.Equal(p, []event{{zktest.NodeDeleted, p.path("a")}}, r.Events)
 		p.requireEnd(c, io.EOF)
 		p.requireExpired(c.credentials())
 
@@ -791,7 +791,7 @@ var faultTests = map[string]func(*faultTest){
 		c.silent(quietTime)
 		f.Release()
 		require.Equal(p, p.path("c"), c.reply().Path)
-		require.Equal(p, opCloseSession, c.reply().Op)
+		require.Equal(p, zktest.OpCloseSession, c.reply().Op)
 		c.waitEnd()
 	},
 	"Pass counts in addition to a fault": func(p *faultTest) {
@@ -800,7 +800,7 @@ var faultTests = map[string]func(*faultTest){
 		failed := p.injectAt("a", zktest.FailWith(zktest.ErrSystem))
 		never := p.injectAt("a", zktest.FailWith(zktest.ErrThrottled))
 		after := p.injectAt("a", zktest.Pass())
-		c.fails(int32(zktest.ErrSystem), exists(p.path("a"), false))
+		c.fails(zktest.ErrSystem, exists(p.path("a"), false))
 		p.wait(before)
 		p.wait(failed)
 		p.wait(after)
@@ -825,7 +825,7 @@ var proxyTests = map[string]func(*faultTest){
 			c := dial(p, p.injector.Addr())
 			f := p.injectAt("b", do)
 			c.write(append(handshake{Timeout: longTimeout}.frame(),
-				frame(append(encoder{}.int(1).int(opCreate), create(p.path("b"), nil, ephemeral).Body...))...))
+				frame(append(encoder{}.int(1).int(int32(zktest.OpCreate)), create(p.path("b"), nil, ephemeral).Body...))...))
 			packet, err := c.packet()
 			require.NoError(p, err)
 			c.waitEnd()

@@ -105,16 +105,16 @@ var ensembleTests = []struct {
 		for member := 1; member <= 3; member++ {
 			clients = append(clients, e.open(member))
 		}
-		clients[0].fails(errNoNode, exists("/a", true))
+		clients[0].fails(zktest.ErrNoNode, exists("/a", true))
 		zxid := clients[1].must(create("/a", []byte("1"), ephemeral)).Zxid
-		require.Equal(t, []event{{nodeCreated, "/a"}}, clients[0].newEvents())
+		require.Equal(t, []event{{zktest.NodeCreated, "/a"}}, clients[0].newEvents())
 		for _, c := range clients {
 			got := c.must(getData("/a", false))
 			require.Equal(t, zxid, got.Zxid)
-			require.Equal(t, clients[1].welcome.Session, got.Stat.Owner)
+			require.Equal(t, clients[1].welcome.Session, got.Stat.EphemeralOwner)
 		}
 		clients[1].must(closeSession())
-		clients[2].fails(errNoNode, getData("/a", false))
+		clients[2].fails(zktest.ErrNoNode, getData("/a", false))
 	}},
 	// A follower cut off answers reads, pings and nothing else, until the follower notices.
 	{"follower that is cut off", 3, func(t *testing.T, e ensemble) {
@@ -146,7 +146,7 @@ var ensembleTests = []struct {
 		time.Sleep(memberTick)
 		back := e.connect(1, writer.credentials())
 		require.Equal(t, "new", string(back.must(getData("/a", false)).Data))
-		back.fails(errNoNode, getData("/b", false))
+		back.fails(zktest.ErrNoNode, getData("/b", false))
 	}},
 	// The leader knows of the sessions of followers only what the followers report. So the
 	// leader expires the sessions of a follower cut off, although the follower still
@@ -166,8 +166,8 @@ var ensembleTests = []struct {
 		active(2*memberTick - memberTick/2)
 		other.must(getData("/a", false))
 		active(2 * memberTick)
-		other.fails(errNoNode, getData("/a", false))
-		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.Owner)
+		other.fails(zktest.ErrNoNode, getData("/a", false))
+		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.EphemeralOwner)
 		require.NoError(t, e.StopMember(1))
 		e.HealMembers()
 		require.NoError(t, e.StartMember(1))
@@ -198,11 +198,11 @@ var ensembleTests = []struct {
 		time.Sleep(2*memberTick - memberTick/10 - time.Since(elected))
 		other.must(getData("/short", false))
 		time.Sleep(memberTick + memberTick/10)
-		other.fails(errNoNode, getData("/short", false))
+		other.fails(zktest.ErrNoNode, getData("/short", false))
 		zxid := other.must(create("/new", nil, persistent)).Zxid
 		require.Equal(t, int64(2), zxid>>32)
 		c.must(syncPath("/")) // the hanging write is not in the way
-		c.fails(errNoNode, getData("/new", false))
+		c.fails(zktest.ErrNoNode, getData("/new", false))
 		again := e.connect(3, c.credentials())
 		require.Equal(t, c.welcome.Session, again.welcome.Session)
 		c.waitEnd() // the same member closes the former connection
@@ -213,7 +213,7 @@ var ensembleTests = []struct {
 		time.Sleep(memberTick)
 		c = e.connect(3, c.credentials())
 		c.must(getData("/new", false))
-		c.fails(errNoNode, getData("/lost", false))
+		c.fails(zktest.ErrNoNode, getData("/lost", false))
 	}},
 	{"ensemble needs majority", 3, func(t *testing.T, e ensemble) {
 		c := e.open(1)
@@ -351,13 +351,13 @@ var ensembleTests = []struct {
 	}},
 	{"slow follower", 3, func(t *testing.T, e ensemble) {
 		reader, writer := e.open(1), e.open(2)
-		reader.fails(errNoNode, exists("/a", true))
+		reader.fails(zktest.ErrNoNode, exists("/a", true))
 		require.NoError(t, e.SlowMember(1, 100*time.Millisecond))
 		begin := time.Now()
 		writer.must(create("/a", nil, persistent))
 		require.Zero(t, time.Since(begin), "a majority is fast")
-		reader.fails(errNoNode, getData("/a", false))
-		require.Equal(t, event{nodeCreated, "/a"}, reader.event())
+		reader.fails(zktest.ErrNoNode, getData("/a", false))
+		require.Equal(t, event{zktest.NodeCreated, "/a"}, reader.event())
 		require.Equal(t, 100*time.Millisecond, time.Since(begin))
 		reader.must(setData("/a", nil, anyVersion))
 		require.Equal(t, 300*time.Millisecond, time.Since(begin))
@@ -375,7 +375,7 @@ var ensembleTests = []struct {
 		first.send(create("/b", nil, ephemeral))
 		first.waitEnd()
 		require.NotContains(t, e.State().Nodes, "/b")
-		require.Equal(t, first.welcome.Session, second.must(getData("/a", false)).Stat.Owner)
+		require.Equal(t, first.welcome.Session, second.must(getData("/a", false)).Stat.EphemeralOwner)
 		second.must(closeSession())
 	}},
 	{"paused leader is replaced", 3, func(t *testing.T, e ensemble) {
@@ -388,7 +388,7 @@ var ensembleTests = []struct {
 		require.NoError(t, e.ResumeMember(3))
 		require.Zero(t, c.reply().Err)
 		idle.must(syncPath("/"))
-		idle.fails(errNoNode, getData("/new", false))
+		idle.fails(zktest.ErrNoNode, getData("/new", false))
 		idle.endsWithin(0, memberTick+time.Millisecond)
 		time.Sleep(memberTick)
 		e.connect(3, idle.credentials()).must(getData("/new", false))
@@ -400,7 +400,7 @@ var ensembleTests = []struct {
 		c.must(create("/a", nil, ephemeral))
 		require.NoError(t, e.Restart(t.Context(), time.Hour))
 		c = e.connect(1, c.credentials())
-		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.Owner)
+		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.EphemeralOwner)
 
 		require.NoError(t, e.Stop(t.Context()))
 		require.NoError(t, e.StopMember(1))
@@ -451,6 +451,6 @@ var ensembleTests = []struct {
 		e.HealMembers()
 		require.Equal(t, 1, e.awaitLeader(2))
 		time.Sleep(memberTick)
-		e.open(3).fails(errNoNode, getData("/lost", false))
+		e.open(3).fails(zktest.ErrNoNode, getData("/lost", false))
 	}},
 }

@@ -15,42 +15,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// The operations.
-const (
-	opCreate               int32 = 1
-	opDelete               int32 = 2
-	opExists               int32 = 3
-	opGetData              int32 = 4
-	opSetData              int32 = 5
-	opGetACL               int32 = 6
-	opSetACL               int32 = 7
-	opGetChildren          int32 = 8
-	opSync                 int32 = 9
-	opPing                 int32 = 11
-	opGetChildren2         int32 = 12
-	opCheck                int32 = 13
-	opMulti                int32 = 14
-	opCreate2              int32 = 15
-	opReconfig             int32 = 16
-	opCheckWatches         int32 = 17
-	opRemoveWatches        int32 = 18
-	opCreateContainer      int32 = 19
-	opDeleteContainer      int32 = 20
-	opCreateTTL            int32 = 21
-	opMultiRead            int32 = 22
-	opAuth                 int32 = 100
-	opSetWatches           int32 = 101
-	opSASL                 int32 = 102
-	opGetEphemerals        int32 = 103
-	opGetAllChildrenNumber int32 = 104
-	opSetWatches2          int32 = 105
-	opAddWatch             int32 = 106
-	opWhoAmI               int32 = 107
-	opCloseSession         int32 = -11
-	opError                int32 = -1 // the type of a failed operation in the reply to a multi
-)
+// opError is the type of a failed operation in the reply to a multi.
+const opError zktest.Op = -1
 
 // The special xids.
 const (
@@ -58,20 +28,6 @@ const (
 	xidPing       int32 = -2
 	xidAuth       int32 = -4
 	xidSetWatches int32 = -8
-)
-
-// The error codes.
-const (
-	errMarshalling    int32 = -5
-	errUnimplemented  int32 = -6
-	errBadArguments   int32 = -8
-	errNoNode         int32 = -101
-	errNoAuth         int32 = -102
-	errBadVersion     int32 = -103
-	errNodeExists     int32 = -110
-	errSessionExpired int32 = -112
-	errAuthFailed     int32 = -115
-	errNoWatcher      int32 = -121
 )
 
 // The flags of creates.
@@ -83,14 +39,6 @@ const (
 	container
 	ttl
 	ttlSequential
-)
-
-// The types of events.
-const (
-	nodeCreated int32 = iota + 1
-	nodeDeleted
-	nodeDataChanged
-	nodeChildrenChanged
 )
 
 // The types of watches in removeWatches and checkWatches.
@@ -135,30 +83,21 @@ type acl struct {
 	Scheme, ID string
 }
 
-// stat has the fields of a node's Stat in the order of the wire.
-type stat struct {
-	Czxid, Mzxid, Ctime, Mtime  int64
-	Version, Cversion, Aversion int32
-	Owner                       int64
-	DataLength, NumChildren     int32
-	Pzxid                       int64
-}
-
 // event is a watch event. The header and the state are constant, and checked in decoding.
 type event struct {
-	Type int32
+	Type zktest.EventType
 	Path string
 }
 
 // result is a reply, or the result of one operation in the reply to a multi. Fields not
 // returned by the operation are zero.
 type result struct {
-	Op    int32 // of the request; in a multi, from the reply, opError on failure
+	Op    zktest.Op // of the request; in a multi, from the reply, opError on failure
 	Xid   int32
 	Zxid  int64
-	Err   int32
+	Err   zktest.Code
 	Path  string
-	Stat  stat
+	Stat  zktest.Stat
 	Data  []byte // nil if null
 	Names []string
 	ACL   []acl // for whoAmI without permissions
@@ -169,7 +108,7 @@ type result struct {
 }
 
 // codes returns the error codes of the operations of a multi.
-func codes(r result) (all []int32) {
+func codes(r result) (all []zktest.Code) {
 	for _, op := range r.Ops {
 		all = append(all, op.Err)
 	}
@@ -178,7 +117,7 @@ func codes(r result) (all []int32) {
 
 // request is a packet before framing, or an operation of a multi.
 type request struct {
-	Op   int32
+	Op   zktest.Op
 	Xid  int32 // 0 for the client's next one
 	Body []byte
 }
@@ -188,9 +127,11 @@ func (r request) withXid(xid int32) request {
 	return r
 }
 
-func (r request) frame() []byte { return frame(append(encoder{}.int(r.Xid).int(r.Op), r.Body...)) }
+func (r request) frame() []byte {
+	return frame(append(encoder{}.int(r.Xid).int(int32(r.Op)), r.Body...))
+}
 
-func createRequest(op int32, path string, data []byte, acls []acl, flags int32) request {
+func createRequest(op zktest.Op, path string, data []byte, acls []acl, flags int32) request {
 	return request{Op: op, Body: encoder{}.string(path).buffer(data).acls(acls).int(flags)}
 }
 
@@ -199,91 +140,101 @@ func create(path string, data []byte, flags int32, acls ...acl) request {
 	if len(acls) == 0 {
 		acls = world
 	}
-	return createRequest(opCreate, path, data, acls, flags)
+	return createRequest(zktest.OpCreate, path, data, acls, flags)
 }
 
 func create2(path string, data []byte, flags int32) request {
-	return createRequest(opCreate2, path, data, world, flags)
+	return createRequest(zktest.OpCreate2, path, data, world, flags)
 }
 
 func createContainer(path string, flags int32) request {
-	return createRequest(opCreateContainer, path, nil, world, flags)
+	return createRequest(zktest.OpCreateContainer, path, nil, world, flags)
 }
 
 func createTTL(path string, flags int32, d time.Duration) request {
-	r := createRequest(opCreateTTL, path, nil, world, flags)
+	r := createRequest(zktest.OpCreateTTL, path, nil, world, flags)
 	r.Body = encoder(r.Body).long(d.Milliseconds())
 	return r
 }
 
 func remove(path string, version int32) request {
-	return request{Op: opDelete, Body: encoder{}.string(path).int(version)}
+	return request{Op: zktest.OpDelete, Body: encoder{}.string(path).int(version)}
 }
 
 // readRequest is a read of a node, perhaps setting a watch.
-func readRequest(op int32, path string, watch bool) request {
+func readRequest(op zktest.Op, path string, watch bool) request {
 	return request{Op: op, Body: encoder{}.string(path).bool(watch)}
 }
 
-func exists(path string, watch bool) request       { return readRequest(opExists, path, watch) }
-func getData(path string, watch bool) request      { return readRequest(opGetData, path, watch) }
-func getChildren(path string, watch bool) request  { return readRequest(opGetChildren, path, watch) }
-func getChildren2(path string, watch bool) request { return readRequest(opGetChildren2, path, watch) }
+func exists(path string, watch bool) request  { return readRequest(zktest.OpExists, path, watch) }
+func getData(path string, watch bool) request { return readRequest(zktest.OpGetData, path, watch) }
+func getChildren(path string, watch bool) request {
+	return readRequest(zktest.OpGetChildren, path, watch)
+}
+func getChildren2(path string, watch bool) request {
+	return readRequest(zktest.OpGetChildren2, path, watch)
+}
 
 func setData(path string, data []byte, version int32) request {
-	return request{Op: opSetData, Body: encoder{}.string(path).buffer(data).int(version)}
+	return request{Op: zktest.OpSetData, Body: encoder{}.string(path).buffer(data).int(version)}
 }
 
 // pathRequest is an operation with only a path.
-func pathRequest(op int32, path string) request {
+func pathRequest(op zktest.Op, path string) request {
 	return request{Op: op, Body: encoder{}.string(path)}
 }
 
-func getACL(path string) request               { return pathRequest(opGetACL, path) }
-func syncPath(path string) request             { return pathRequest(opSync, path) }
-func getEphemerals(prefix string) request      { return pathRequest(opGetEphemerals, prefix) }
-func getAllChildrenNumber(path string) request { return pathRequest(opGetAllChildrenNumber, path) }
+func getACL(path string) request          { return pathRequest(zktest.OpGetACL, path) }
+func syncPath(path string) request        { return pathRequest(zktest.OpSync, path) }
+func getEphemerals(prefix string) request { return pathRequest(zktest.OpGetEphemerals, prefix) }
+func getAllChildrenNumber(path string) request {
+	return pathRequest(zktest.OpGetAllChildrenNumber, path)
+}
 
 func setACL(path string, version int32, acls ...acl) request {
-	return request{Op: opSetACL, Body: encoder{}.string(path).acls(acls).int(version)}
+	return request{Op: zktest.OpSetACL, Body: encoder{}.string(path).acls(acls).int(version)}
 }
 
 func checkVersion(path string, version int32) request {
-	return request{Op: opCheck, Body: encoder{}.string(path).int(version)}
+	return request{Op: zktest.OpCheck, Body: encoder{}.string(path).int(version)}
 }
 
-func multi(ops ...request) request     { return multiOf(opMulti, ops) }
-func multiRead(ops ...request) request { return multiOf(opMultiRead, ops) }
+func multi(ops ...request) request     { return multiOf(zktest.OpMulti, ops) }
+func multiRead(ops ...request) request { return multiOf(zktest.OpMultiRead, ops) }
 
-func multiOf(op int32, ops []request) request {
+func multiOf(op zktest.Op, ops []request) request {
 	var e encoder
 	for _, r := range ops {
-		e = append(e.int(r.Op).bool(false).int(-1), r.Body...)
+		e = append(e.int(int32(r.Op)).bool(false).int(-1), r.Body...)
 	}
 	return request{Op: op, Body: e.int(-1).bool(true).int(-1)}
 }
 
-func ping() request         { return request{Op: opPing, Xid: xidPing} }
-func whoAmI() request       { return request{Op: opWhoAmI} }
-func closeSession() request { return request{Op: opCloseSession} }
+func ping() request         { return request{Op: zktest.OpPing, Xid: xidPing} }
+func whoAmI() request       { return request{Op: zktest.OpWhoAmI} }
+func closeSession() request { return request{Op: zktest.OpCloseSession} }
 
 func auth(scheme, credential string) request {
-	return request{Op: opAuth, Body: encoder{}.int(0).string(scheme).buffer([]byte(credential))}
+	return request{Op: zktest.OpAuth, Body: encoder{}.int(0).string(scheme).buffer([]byte(credential))}
 }
 
 // setWatches sends the lists data, exist and child.
 func setWatches(zxid int64, lists ...[]string) request {
-	return request{Op: opSetWatches, Body: encoder{}.long(zxid).lists(lists)}
+	return request{Op: zktest.OpSetWatches, Body: encoder{}.long(zxid).lists(lists)}
 }
 
 // watchRequest is an operation with a path and a kind of watch.
-func watchRequest(op int32, path string, kind int32) request {
+func watchRequest(op zktest.Op, path string, kind int32) request {
 	return request{Op: op, Body: encoder{}.string(path).int(kind)}
 }
 
-func addWatch(path string, mode int32) request      { return watchRequest(opAddWatch, path, mode) }
-func checkWatches(path string, kind int32) request  { return watchRequest(opCheckWatches, path, kind) }
-func removeWatches(path string, kind int32) request { return watchRequest(opRemoveWatches, path, kind) }
+func addWatch(path string, mode int32) request { return watchRequest(zktest.OpAddWatch, path, mode) }
+func checkWatches(path string, kind int32) request {
+	return watchRequest(zktest.OpCheckWatches, path, kind)
+}
+func removeWatches(path string, kind int32) request {
+	return watchRequest(zktest.OpRemoveWatches, path, kind)
+}
 
 // handshake is the first packet of a client.
 type handshake struct {
@@ -491,7 +442,7 @@ func (c *client) addEvent(e event) {
 // decode decodes a reply to one of the pending requests.
 func (c *client) decode(d decoder) result {
 	c.t.Helper()
-	r := result{Xid: d.int(), Zxid: d.long(), Err: d.int()}
+	r := result{Xid: d.int(), Zxid: d.long(), Err: zktest.Code(d.int())}
 	i := slices.IndexFunc(c.pending, func(req request) bool { return req.Xid == r.Xid })
 	require.GreaterOrEqual(c.t, i, 0, "no request has the xid %d of the reply", r.Xid)
 	if r.Zxid > 0 {
@@ -520,7 +471,7 @@ func (c *client) must(r request) result {
 }
 
 // fails sends a request, required to fail with this error code.
-func (c *client) fails(code int32, r request) {
+func (c *client) fails(code zktest.Code, r request) {
 	c.t.Helper()
 	require.Equal(c.t, code, c.do(r).Err, "the error code of operation %d: %q", r.Op, r.Body)
 }
@@ -681,12 +632,12 @@ func vector[T any](d *decoder, one func() T) []T {
 	return v
 }
 
-func (d *decoder) stat() stat {
-	return stat{
+func (d *decoder) stat() zktest.Stat {
+	return zktest.Stat{
 		Czxid: d.long(), Mzxid: d.long(), Ctime: d.long(), Mtime: d.long(),
 		Version: d.int(), Cversion: d.int(), Aversion: d.int(),
-		Owner:      d.long(),
-		DataLength: d.int(), NumChildren: d.int(),
+		EphemeralOwner: d.long(),
+		DataLength:     d.int(), NumChildren: d.int(),
 		Pzxid: d.long(),
 	}
 }
@@ -701,7 +652,7 @@ func (d *decoder) event() event {
 	zxid := d.long() // ZooKeeper 3.9 says which transaction an event is of
 	require.True(d.t, zxid == -1 || zxid > 0, "the zxid of an event")
 	require.Zero(d.t, d.int(), "the error of an event")
-	e := event{Type: d.int()}
+	e := event{Type: zktest.EventType(d.int())}
 	require.EqualValues(d.t, 3, d.int(), "the state in an event")
 	e.Path = d.string()
 	d.end()
@@ -712,28 +663,28 @@ func (d *decoder) event() event {
 func (d *decoder) record(r *result) {
 	d.t.Helper()
 	switch r.Op {
-	case opCreate, opSync:
+	case zktest.OpCreate, zktest.OpSync:
 		r.Path = d.string()
-	case opCreate2, opCreateContainer, opCreateTTL:
+	case zktest.OpCreate2, zktest.OpCreateContainer, zktest.OpCreateTTL:
 		r.Path, r.Stat = d.string(), d.stat()
-	case opExists, opSetData, opSetACL:
+	case zktest.OpExists, zktest.OpSetData, zktest.OpSetACL:
 		r.Stat = d.stat()
-	case opGetData:
+	case zktest.OpGetData:
 		r.Data, r.Stat = d.buffer(), d.stat()
-	case opGetACL:
+	case zktest.OpGetACL:
 		r.ACL = vector(d, func() acl { return acl{d.int(), d.string(), d.string()} })
 		r.Stat = d.stat()
-	case opGetChildren, opGetEphemerals:
+	case zktest.OpGetChildren, zktest.OpGetEphemerals:
 		r.Names = vector(d, d.string)
-	case opGetChildren2:
+	case zktest.OpGetChildren2:
 		r.Names, r.Stat = vector(d, d.string), d.stat()
-	case opGetAllChildrenNumber, opAddWatch:
+	case zktest.OpGetAllChildrenNumber, zktest.OpAddWatch:
 		r.Count = d.int()
-	case opSASL:
+	case zktest.OpSASL:
 		r.Data = d.buffer()
-	case opWhoAmI:
+	case zktest.OpWhoAmI:
 		r.ACL = vector(d, func() acl { return acl{0, d.string(), d.string()} })
-	case opMulti, opMultiRead:
+	case zktest.OpMulti, zktest.OpMultiRead:
 		r.Ops = d.operations()
 	}
 }
@@ -743,15 +694,15 @@ func (d *decoder) operations() []result {
 	d.t.Helper()
 	ops := []result{}
 	for {
-		op := result{Op: d.int()}
+		op := result{Op: zktest.Op(d.int())}
 		done := d.take(1)[0]
-		op.Err = d.int()
+		op.Err = zktest.Code(d.int())
 		if done != 0 {
 			require.Equal(d.t, result{Op: -1, Err: -1}, op, "the end of a multi")
 			return ops
 		}
 		if op.Op == opError {
-			require.Equal(d.t, op.Err, d.int(), "the two error codes of an operation")
+			require.EqualValues(d.t, op.Err, d.int(), "the two error codes of an operation")
 		} else {
 			require.Zero(d.t, op.Err, "the error code of an operation that succeeded")
 			d.record(&op)

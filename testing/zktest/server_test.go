@@ -45,7 +45,7 @@ func TestServerLag(t *testing.T) {
 	other.must(create("/b", nil, persistent))
 
 	require.Equal(t, "1", string(follower.must(getData("/a", false)).Data))
-	follower.fails(errNoNode, exists("/b", true))
+	follower.fails(zktest.ErrNoNode, exists("/b", true))
 	require.Empty(t, follower.events)
 	require.Equal(t, []int{1, 2}, []int{s.State().Conns[0].Member, s.State().Conns[1].Member})
 
@@ -57,20 +57,20 @@ func TestServerLag(t *testing.T) {
 
 	// The member catches up before answering a sync, and sends the events first.
 	got := follower.must(syncPath("/a"))
-	require.Equal(t, []event{{nodeDataChanged, "/a"}, {nodeCreated, "/b"}}, got.Events)
+	require.Equal(t, []event{{zktest.NodeDataChanged, "/a"}, {zktest.NodeCreated, "/b"}}, got.Events)
 	require.Equal(t, "2", string(follower.must(getData("/a", false)).Data))
 
 	require.NoError(t, s.Lag(2))
 	other.must(remove("/b", anyVersion))
 	follower.must(exists("/b", true)) // still exists there
-	require.Equal(t, []event{{nodeDeleted, "/b"}}, follower.must(create("/c", nil, persistent)).Events)
+	require.Equal(t, []event{{zktest.NodeDeleted, "/b"}}, follower.must(create("/c", nil, persistent)).Events)
 
 	require.NoError(t, s.Lag(2))
 	follower.must(getChildren("/", true))
 	other.must(create("/d", nil, persistent))
 	require.Empty(t, follower.newEvents())
 	require.NoError(t, s.CatchUp(2))
-	require.Equal(t, []event{{nodeChildrenChanged, "/"}}, follower.newEvents())
+	require.Equal(t, []event{{zktest.NodeChildrenChanged, "/"}}, follower.newEvents())
 	require.ErrorContains(t, s.Lag(4), "from 1 to 3")
 
 	require.NoError(t, s.RefuseConnections(2))
@@ -105,7 +105,7 @@ func TestServerSetSequence(t *testing.T) {
 	require.NoError(t, s.SetSequence("/", math.MaxInt32-1))
 	require.Equal(t, "/x-2147483646", a.must(create("/x-", nil, sequential)).Path)
 	require.Equal(t, "/x-2147483647", a.must(create("/x-", nil, sequential)).Path)
-	a.fails(errNodeExists, create("/x-", nil, sequential)) // the counter has stopped
+	a.fails(zktest.ErrNodeExists, create("/x-", nil, sequential)) // the counter has stopped
 	require.Equal(t, "/y-2147483647", a.must(create("/y-", nil, sequential)).Path)
 	require.Error(t, s.SetSequence("/", -1))
 	require.Error(t, s.SetSequence("/none", 1))
@@ -121,7 +121,7 @@ func TestServerCreateSetDelete(t *testing.T) {
 	require.NoError(t, s.Set("/a", []byte("2")))
 	a.must(setACL("/", anyVersion, acl{permRead, "world", "anyone"}))
 	require.NoError(t, s.Delete("/a"), "the ACL does not matter")
-	require.Equal(t, []event{{nodeChildrenChanged, "/"}, {nodeDataChanged, "/a"}}, a.events)
+	require.Equal(t, []event{{zktest.NodeChildrenChanged, "/"}, {zktest.NodeDataChanged, "/a"}}, a.events)
 	require.ErrorIs(t, s.Create("/b/c", nil), zktest.ErrNoNode)
 	require.ErrorIs(t, s.Set("/a", nil), zktest.ErrNoNode)
 	require.ErrorContains(t, s.Delete("/zookeeper"), `deleting "/zookeeper": bad arguments (-8)`)
@@ -309,9 +309,9 @@ func FuzzConnection(f *testing.F) {
 		remove("/a", 7), exists("/a", true), getData("/", true), setData("/a", nil, anyVersion), getChildren("/", true), getChildren2("/", true),
 		getACL("/a"), setACL("/", anyVersion, acl{1, "auth", ""}), syncPath("/a"), getEphemerals("/"), getAllChildrenNumber("/"),
 		multi(create("/a", nil, persistent), remove("/a", 7), checkVersion("/", 0)), multiRead(getData("/", false), getChildren("/", false)),
-		{Op: opSetWatches2, Body: encoder{}.long(0).lists([][]string{paths, paths, paths, paths, paths})}, setWatches(0, paths, paths, paths),
+		{Op: zktest.OpSetWatches2, Body: encoder{}.long(0).lists([][]string{paths, paths, paths, paths, paths})}, setWatches(0, paths, paths, paths),
 		addWatch("/a", modeRecursive), checkWatches("/a", dataWatch), removeWatches("/a", anyWatch), auth("digest", "u:p"),
-		ping(), whoAmI(), closeSession(), {Op: opReconfig}, {Op: opSASL}, {Op: 55},
+		ping(), whoAmI(), closeSession(), {Op: zktest.OpReconfig}, {Op: zktest.OpSASL}, {Op: 55},
 	} {
 		seed := r.frame()
 		f.Add(seed, true)
