@@ -3,7 +3,6 @@ module github.com/lockpool/lockpool/testing/lab
 go 1.25.0
 
 require (
-	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/golang-migrate/migrate/v4 v4.19.1

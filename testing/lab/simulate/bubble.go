@@ -76,7 +76,7 @@ func runBubble(t *testing.T, o order) (found result) {
 	began, s := time.Now(), o.Schedule
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{schedule: s, began: time.Now(), longest: s.longestTimeout(), instances: make([]*instance, len(s.Processes)), expired: map[int64]bool{}}
-		b.history = workload.NewHistory(b.now, nil)
+		b.history = workload.NewHistory(nil)
 		found = b.run(t, o)
 	})
 	found.Real = time.Since(began)
@@ -331,7 +331,7 @@ func (b *bubble) start(slot int) {
 	config.Bystander, config.Once = p.Bystander, p.Layout == zookeeper.LayoutCurator // the directories of others are persistent
 	config.Process, config.Timeout, config.MinLong, config.MaxLong = slot, p.Timeout, p.Timeout/2, 3*p.Timeout
 	config.Seed = rand.New(rand.NewPCG(p.Seed, uint64(generation))).Uint64() >> 33
-	i.client = &workload.Client{Config: config, Now: i.now, Report: i.report, Machine: machine}
+	i.client = &workload.Client{Config: config, Now: i.now, Report: i.stream.Add, Machine: machine}
 	logger := slog.New(rescueHandler{i})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: b.server.Members(), Chroot: chroot, Layout: p.Layout, SessionTimeout: p.Timeout, Logger: logger, Dial: i.dialer(),
@@ -359,20 +359,6 @@ func (b *bubble) start(slot int) {
 }
 
 func (i *instance) selector() zktest.Selector { return zktest.Selector{Host: i.host} }
-
-// report adds an event to the record. An access to the register takes time, sometimes
-// enough to lose the lock meanwhile.
-func (i *instance) report(e workload.Event) workload.Answer {
-	if e.IsAccess() {
-		d := time.Duration(e.ID%7) * time.Millisecond
-		if e.ID%50 == 0 {
-			d = i.client.Timeout
-		}
-		time.Sleep(d)
-		defer time.Sleep(d / 2)
-	}
-	return i.stream.Add(e)
-}
 
 // retire reports whether the process has not been retired before.
 func (i *instance) retire() bool {

@@ -85,7 +85,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 			MinPermits: 1, Reads: workload.Between(r, 30.0, 90.0),
 			Pause: 17 * time.Second, Bursts: 30, Hold: 2 * time.Second,
 			LongHolds: 30, Mixed: 3 * float64(1-bubble%2), RushEvery: 30 * time.Minute, Rush: 12 * time.Second,
-			TangleEvery: 4 * time.Minute, Tangle: 15 * time.Second, IgnoreLosses: m.IgnoreLosses,
+			TangleEvery: 4 * time.Minute, Tangle: 15 * time.Second, Uses: true, IgnoreLosses: m.IgnoreLosses,
 		},
 	}
 	s.Load.Kinds = []string{workload.Exclusive, workload.Exclusive, workload.Exclusive, workload.Exclusive,

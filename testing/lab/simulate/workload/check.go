@@ -10,8 +10,6 @@ import (
 	"sort"
 	"strings"
 	"time"
-
-	"github.com/anishathalye/porcupine"
 )
 
 // Limits are how long things may take.
@@ -60,8 +58,6 @@ const (
 	minRequests = 50
 	// vicinity is how far from a violation a fault may be to be listed with the violation.
 	vicinity = 5 * time.Second
-	// searchTime limits the search for a linearization of one register.
-	searchTime = 2 * time.Minute
 	// noticeTime is within what time clients learn of something if there is no fault.
 	noticeTime = 2 * time.Second
 	// multiTime is how soon one of several callers of LockAll gets all locks if they are
@@ -140,7 +136,6 @@ func Check(rec *Record) Report {
 	r.checkStarvation(rec)
 	r.checkPlaces(rec)
 	r.checkUnused(rec, calls)
-	r.checkRegisters(rec)
 	r.checkCalls(rec)
 	r.checkRecoveries(rec)
 	for _, text := range rec.Rescues {
@@ -689,41 +684,6 @@ func (r *Report) checkUnused(rec *Record, calls map[string][]*call) {
 				r.Leaked = append(r.Leaked, fmt.Sprintf("left: the container of lock %q, for which %s, goroutine %d, asked from %s until %s",
 					name, c.process, c.worker, rec.at(c.begin), rec.at(c.end)))
 			}
-		}
-	}
-}
-
-// checkRegisters checks that each lock's register was linearizable, as a register accepting
-// a write unless the token is smaller than the last accepted one.
-func (r *Report) checkRegisters(rec *Record) {
-	byLock := map[string][]porcupine.Operation{}
-	clients := map[string]int{}
-	for _, a := range rec.accesses {
-		if _, ok := clients[a.process]; !ok {
-			clients[a.process] = len(clients)
-		}
-		byLock[a.lock] = append(byLock[a.lock], porcupine.Operation{
-			ClientId: clients[a.process], Input: a, Call: int64(a.begin), Output: a, Return: int64(a.end),
-		})
-	}
-	model := porcupine.Model{
-		Init: func() any { return register{} },
-		Step: func(state, input, _ any) (bool, any) {
-			g, a := state.(register), input.(*access)
-			if a.write {
-				return g.write(a.token, a.value) == a.accepted, g
-			}
-			return g == register{a.token, a.value}, g
-		},
-	}
-	for _, name := range slices.Sorted(maps.Keys(byLock)) {
-		switch porcupine.CheckOperationsTimeout(model, byLock[name], searchTime) {
-		case porcupine.Illegal:
-			r.violation(Never, "register: the register of lock %q is not linearizable in its %d reads and writes: it accepted an older token after a newer one, or refused a newer one",
-				name, len(byLock[name]))
-		case porcupine.Unknown:
-			r.violation(Never, "register: the register of lock %q: whether its %d reads and writes are linearizable was not decided within %s; make the campaign shorter",
-				name, len(byLock[name]), searchTime)
 		}
 	}
 }

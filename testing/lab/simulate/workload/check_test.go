@@ -91,14 +91,6 @@ func revoke(begin, end int) []*call {
 	return []*call{{process: "z", op: opRevoke, lock: "a", limit: time.Second, begin: at(begin), end: at(end)}}
 }
 
-func wrote(process string, token, value int64, accepted bool, begin, end int) *access {
-	return &access{process: process, lock: "a", write: true, token: token, value: value, accepted: accepted, begin: at(begin), end: at(end)}
-}
-
-func read(process string, token, value int64, begin, end int) *access {
-	return &access{process: process, lock: "a", token: token, value: value, begin: at(begin), end: at(end)}
-}
-
 // pauses are the pauses of a client.
 type pauses []Span
 
@@ -121,8 +113,6 @@ func recordOf(parts ...any) (rec Record) {
 			rec.calls = append(rec.calls, p)
 		case []*call:
 			rec.calls = append(rec.calls, p...)
-		case *access:
-			rec.accesses = append(rec.accesses, p)
 		case []Removal:
 			rec.Removals = append(rec.Removals, p...)
 		case []Span:
@@ -203,8 +193,6 @@ func TestChecks(t *testing.T) {
 		"two locks":                                     clean(held("x", 7, 0, 10), &hold{process: "y", lock: "b", token: 2, begin: at(5), end: at(8)}),
 		"reentry":                                       clean(&hold{process: "x", lock: "a", token: 4, reentries: []int64{4, 4}, begin: at(0), end: at(9)}),
 		"lost as it is entered again":                   clean(lost(held("x", 1<<10, 0, 10)), again(held("x", 1<<10|1, 10, 10)), []SessionEnd{{At: at(10), Orders: []int64{1}}}),
-		"write is fenced":                               clean(wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), wrote("x", 1, 13, false, 4, 5), read("x", 2, 12, 6, 7)),
-		"writes overlap":                                clean(wrote("x", 1, 11, true, 0, 9), wrote("y", 2, 12, true, 0, 9), read("z", 1, 11, 1, 8)),
 		"job runs again if it fails":                    clean(ran("x", 1, "timeout", at(1), 0, 9), ran("y", 1, "lock_lost", at(10), 0, 19), ran("z", 1, "", at(20), 0, 29), ran("x", 1, done, Never, 30, 39)),
 		"job of each period":                            clean(ran("x", 1, "", at(1), 0, 9), ran("x", 2, "", at(11), 10, 19), ran("x", 2, "busy", Never, 10, 19)),
 		"job that is killed has finished":               clean(ran("x", 1, unanswered, at(1), 0, 9), ran("y", 1, undecided, at(1), 0, 9), ran("z", 1, done, Never, 0, 19)),
@@ -252,9 +240,6 @@ func TestChecks(t *testing.T) {
 		"reader's token not above a writer's":           finds("the token did not grow: y, ", heldPart("x", 5, many, many, 0, 0, 10), heldPart("y", 5, 1, many, 0, 20, 30)),
 		"token of permits below that of earlier ones":   finds("the token did not grow: y, ", heldPart("x", 5, 1, 3, 0, 0, 100), heldPart("y", 4, 1, 3, 1, 20, 30)),
 		"token changed by reentry":                      finds("reentry changed the token", &hold{process: "x", lock: "a", token: 4, reentries: []int64{4, 5}, begin: at(0), end: at(9)}),
-		"old write accepted":                            finds("not linearizable", wrote("x", 2, 11, true, 0, 1), wrote("y", 1, 12, true, 2, 3)),
-		"new write refused":                             finds("not linearizable", wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, false, 2, 3)),
-		"stale read":                                    finds("not linearizable", wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), read("x", 1, 11, 4, 5)),
 		"readers come one after the other":              clean(atOnce(minRequests + 1)),
 		"readers never share":                           finds("never had two holders at once, although 50", alternating(minRequests+1)),
 		"revocation noticed too late":                   finds("did not notice the revocation request", heldRevocable("x", 0, 9000, at(3101)), revoke(90, 100)),

@@ -38,10 +38,11 @@ type Config struct {
 	Bystander    bool    // the workers take no locks, but revoke and break locks of others
 	Once         bool    // the workers also take locks with names never used again, and run a job to be finished once in each period
 	Mixed        float64 // percentage of the requests for permits replaced by requests for the exclusive lock of the name
+	Uses         bool    // the holders of exclusive locks take time to use what the locks protect
 	IgnoreLosses bool    // the workers believe they hold a lock until Unlock, as if there were no lease
 }
 
-// The operations of calls and accesses.
+// The operations of calls.
 const (
 	opLock      = "lock"
 	opTry       = "try"
@@ -63,9 +64,6 @@ const (
 	opQueue     = "queue"
 	opList      = "list"
 	opRun       = "run" // of a job to be finished once in each period
-
-	opRead  = "read"
-	opWrite = "write"
 )
 
 // ShutdownTimeout bounds how long [Client.Shutdown] waits for holders.
@@ -79,8 +77,8 @@ type Client struct {
 	Config
 	// Now returns the time, once the process runs.
 	Now func() Instant
-	// Report receives the client's events, and returns the answer to an access.
-	Report func(Event) Answer
+	// Report receives the client's events.
+	Report func(Event)
 	// Machine has the clock for leases; nil is the machine of this process.
 	Machine *clock.Machine
 

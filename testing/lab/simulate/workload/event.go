@@ -24,7 +24,7 @@ func (t Instant) within(from, until Instant) bool { return from <= t && t <= unt
 type Event struct {
 	Kind   EventKind
 	At     Instant
-	ID     int64 `json:",omitempty"` // of a call, or of an access to the register
+	ID     int64 `json:",omitempty"` // of a call
 	Hold   int64 `json:",omitempty"` // ID of the acquiring call, if the event is about a hold; of calls, only the releasing one
 	Worker int   `json:",omitempty"`
 
@@ -39,7 +39,7 @@ type Event struct {
 	Rests     bool `json:",omitempty"` // the lock may stay taken after Unlock
 
 	Token int64         `json:",omitempty"`
-	Value int64         `json:",omitempty"` // written or read; the period of a run; how often in succession a caller was the victim of a deadlock
+	Value int64         `json:",omitempty"` // the period of a run; how often in succession a caller was the victim of a deadlock
 	Lost  bool          `json:",omitempty"`
 	Late  time.Duration `json:",omitempty"`
 }
@@ -48,9 +48,6 @@ type Event struct {
 func LateTimer(at Instant, late time.Duration) Event {
 	return Event{Kind: eventLate, At: at, Late: late}
 }
-
-// IsAccess reports whether the event is an access to a register. An access is answered.
-func (e Event) IsAccess() bool { return e.Kind == eventAccess }
 
 // EventKind is what has happened.
 type EventKind string
@@ -65,15 +62,6 @@ const (
 	eventContext   EventKind = "context"   // the context of an exclusive entry has ended
 	eventOutlived  EventKind = "outlived"  // the context of an entry has not ended, although unlocked
 	eventEnd       EventKind = "end"       // the client no longer believes it holds the lock
-	eventAccess    EventKind = "access"    // the register is about to be read or written
-	eventAccessed  EventKind = "accessed"  // the register was accessed
 	eventStart     EventKind = "start"     // the function of a call of Once starts
 	eventLate      EventKind = "late"      // a timer of the client was late
 )
-
-// Answer is the campaign's reply to a client's access to the register.
-type Answer struct {
-	ID           int64
-	Accepted     bool
-	Token, Value int64
-}

@@ -1,6 +1,6 @@
 package workload
 
-// This file builds the record of a run from the events of clients, and has the registers.
+// This file builds the record of a run from the events of clients.
 
 import (
 	"bufio"
@@ -12,37 +12,30 @@ import (
 	"sync"
 )
 
-// History builds the record from the events of all clients, and keeps the registers
-// protected by the locks.
+// History builds the record from the events of all clients.
 type History struct {
-	now func() Instant
 	log io.Writer // receives all events; nil if none does
 
 	mu        sync.Mutex
 	record    Record
-	registers map[string]*register
 	lastGrant Instant
 	granted   chan struct{}  // closed and replaced at every grant
 	open      map[*hold]bool // not ended
 }
 
 // NewHistory returns an empty history. All events are written to log, unless log is nil.
-func NewHistory(now func() Instant, log io.Writer) *History {
-	return &History{now: now, log: log, registers: map[string]*register{}, granted: make(chan struct{}), open: map[*hold]bool{}}
+func NewHistory(log io.Writer) *History {
+	return &History{log: log, granted: make(chan struct{}), open: map[*hold]bool{}}
 }
 
-// Collect reads the events of a client to the end, and answers accesses. Open calls and
-// holds then end at the time returned by exit.
-func (h *History) Collect(process string, events io.Reader, answers io.Writer, exit func() Instant) {
+// Collect reads the events of a client to the end. Open calls and holds then end at the
+// time returned by exit.
+func (h *History) Collect(process string, events io.Reader, exit func() Instant) {
 	s := h.Stream(process)
-	in, out := bufio.NewScanner(events), json.NewEncoder(answers)
-	for in.Scan() {
+	for in := bufio.NewScanner(events); in.Scan(); {
 		var e Event
-		if json.Unmarshal(in.Bytes(), &e) != nil { // the incomplete last line of a killed client
-			continue
-		}
-		if answer := s.Add(e); e.IsAccess() {
-			_ = out.Encode(answer) // fails if the client is gone
+		if json.Unmarshal(in.Bytes(), &e) == nil { // not the incomplete last line of a killed client
+			s.Add(e)
 		}
 	}
 	s.End(exit())
@@ -99,25 +92,23 @@ func (h *History) Update(change func(*Record)) {
 // Stream is the events of one client.
 type Stream struct {
 	*History
-	process  string
-	calls    map[int64]*call
-	holds    map[int64]*hold
-	accesses map[int64]*access
-	ended    bool
+	process string
+	calls   map[int64]*call
+	holds   map[int64]*hold
+	ended   bool
 }
 
 // Stream returns the stream of a client.
 func (h *History) Stream(process string) *Stream {
-	return &Stream{History: h, process: process, calls: map[int64]*call{}, holds: map[int64]*hold{}, accesses: map[int64]*access{}}
+	return &Stream{History: h, process: process, calls: map[int64]*call{}, holds: map[int64]*hold{}}
 }
 
-// Add adds an event to the record. Add carries an access out and returns the answer. After
-// End, Add does nothing.
-func (s *Stream) Add(e Event) (answer Answer) {
+// Add adds an event to the record. After End, Add does nothing.
+func (s *Stream) Add(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return answer
+		return
 	}
 	if s.log != nil {
 		text, _ := json.Marshal(e) // cannot fail
@@ -151,16 +142,11 @@ func (s *Stream) Add(e Event) (answer Answer) {
 		g := s.holds[e.Hold]
 		g.end, g.lost = e.At, e.Lost
 		delete(s.open, g)
-	case eventAccess:
-		return s.access(e)
-	case eventAccessed:
-		s.accesses[e.ID].end = e.At
 	case eventStart:
 		s.calls[e.ID].started = e.At
 	case eventLate:
 		s.record.lateTimers = append(s.record.lateTimers, Span{s.process, e.At.Add(-e.Late), e.At})
 	}
-	return answer
 }
 
 func (s *Stream) begin(e Event) {
@@ -207,28 +193,6 @@ func (s *Stream) downgrade(g *hold, e Event) {
 	s.hold(e.Hold, &rest)
 }
 
-// access reads or writes a lock's register.
-func (s *Stream) access(e Event) Answer {
-	g := s.registers[e.Lock]
-	if g == nil {
-		g = &register{}
-		s.registers[e.Lock] = g
-	}
-	a := &access{process: s.process, lock: e.Lock, write: e.Op == opWrite, token: e.Token, value: e.Value, begin: e.At}
-	s.accesses[e.ID] = a
-	s.record.accesses = append(s.record.accesses, a)
-	reply := Answer{ID: e.ID}
-	if a.write {
-		a.accepted = g.write(a.token, a.value)
-		reply.Accepted = a.accepted
-	} else {
-		a.token, a.value = g.token, g.value
-		reply.Token, reply.Value = g.token, g.value
-	}
-	a.end = s.now() // if the client does not live to report another time
-	return reply
-}
-
 // End ends the calls and holds of an ended client.
 func (s *Stream) End(at Instant) {
 	s.mu.Lock()
@@ -245,16 +209,4 @@ func (s *Stream) End(at Instant) {
 			delete(s.open, g)
 		}
 	}
-}
-
-// register is what a lock protects: a store refusing a write whose token is smaller than
-// the largest one seen.
-type register struct{ token, value int64 }
-
-func (g *register) write(token, value int64) bool {
-	if token < g.token {
-		return false
-	}
-	g.token, g.value = token, value
-	return true
 }

@@ -192,7 +192,8 @@ func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Ra
 		defer w.end()
 	}
 	for _, t := range turns { // now with all watched
-		t.access(t.token(t.lock, eventToken))
+		t.token(t.lock, eventToken)
+		t.use()
 	}
 	if chance(r, 20) {
 		last := turns[1]

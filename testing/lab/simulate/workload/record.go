@@ -37,7 +37,6 @@ type Record struct {
 
 	calls      []*call
 	holds      []*hold
-	accesses   []*access
 	lateTimers []Span // of clients
 	outlived   []Span // when contexts of entries had not ended, although the entries were unlocked
 }
@@ -158,14 +157,4 @@ func (h *hold) downgraded() bool { return h.restOf != nil }
 
 func (h *hold) String() string {
 	return fmt.Sprintf("%s, goroutine %d, token %#x, %s", h.process, h.worker, h.token, h.portion)
-}
-
-// access is a read or write of a lock's register.
-type access struct {
-	process      string
-	lock         string
-	write        bool
-	token, value int64 // written or read
-	accepted     bool
-	begin, end   Instant
 }

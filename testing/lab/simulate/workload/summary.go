@@ -13,7 +13,7 @@ import (
 
 // Figures count what happened in a campaign.
 type Figures struct {
-	Grants, KeptTurns, AskedBack, Faults, Losses, Rescues, Waits, Refused, Deadlocks, Breaks int
+	Grants, KeptTurns, AskedBack, Faults, Losses, Rescues, Waits, Deadlocks, Breaks int
 
 	Starved time.Duration // the longest time a victim of deadlocks tried again
 	Victim  int64         // how often in succession a caller was the victim, at the most
@@ -36,11 +36,6 @@ func Count(rec *Record) (f Figures) {
 		}
 	}
 	f.Deadlocks = len(toldDeadlocks(rec))
-	for _, a := range rec.accesses {
-		if a.write && !a.accepted {
-			f.Refused++
-		}
-	}
 	return f
 }
 
@@ -62,7 +57,6 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 	say("calls: %s\nerrors: %s\nrequests: %s", calls, errs, requests)
 	summarizeGrants(say, rec)
 	say("most holders at once: %s", tally(r.MaxHolders))
-	say("registers: %d accesses, of which fencing refused %d writes", len(rec.accesses), f.Refused)
 	for _, f := range rec.Faults {
 		name, _, _ := strings.Cut(f.Process, ":")
 		faults[name]++

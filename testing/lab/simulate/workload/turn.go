@@ -214,7 +214,6 @@ func (t *turn) end(lost bool) {
 // hold works under the lock and unlocks the lock. The error is from an acquisition within
 // the hold: the victim of a deadlock releases all locks.
 func (t *turn) hold() error {
-	begin := t.Now()
 	w := t.watch()
 	defer w.end()
 	if t.brief {
@@ -225,12 +224,11 @@ func (t *turn) hold() error {
 	}
 	downgrade := t.kind == ReadWrite && t.exclusive() && !t.inDo && chance(t.r, 50)
 	late := downgrade && chance(t.r, 50) // at once, and asks for the token only then
-	var token int64
 	if !late {
-		token = t.token(t.lock, eventToken)
+		t.token(t.lock, eventToken)
 	}
 	if t.of == 1 {
-		t.access(token)
+		t.use()
 	}
 	if chance(t.r, 10) {
 		t.reenter()
@@ -266,9 +264,6 @@ func (t *turn) hold() error {
 		}
 	}
 	w.work(span)
-	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
-		t.access(token) // with an old token after a pause or a loss
-	}
 	if isClosed(w.lost) && chance(t.r, 50) {
 		t.lockAgain()
 	}
@@ -487,7 +482,8 @@ func (t *turn) checkEnded(held context.Context) {
 	}
 }
 
-func (t *turn) token(held *lockpool.Lock, k EventKind) (token int64) {
+func (t *turn) token(held *lockpool.Lock, k EventKind) {
+	var token int64
 	_ = t.call(opToken, func(ctx context.Context) (err error) {
 		token, err = held.Token(ctx)
 		return err
@@ -495,17 +491,15 @@ func (t *turn) token(held *lockpool.Lock, k EventKind) (token int64) {
 	if token != 0 {
 		t.Report(Event{Kind: k, At: t.Now(), Hold: t.id, Token: token})
 	}
-	return token
 }
 
-// access writes the register, or sometimes reads it.
-func (t *turn) access(token int64) {
-	id := t.ids.Add(1)
-	e := Event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(t.Seed)<<32 | id}
-	if token == 0 || chance(t.r, 20) {
-		e = Event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
+// use uses what the lock protects, sometimes for long enough to lose the lock meanwhile.
+func (t *turn) use() {
+	switch id := t.ids.Add(1); {
+	case !t.Uses:
+	case id%50 == 0:
+		time.Sleep(t.Timeout * 3 / 2)
+	default:
+		time.Sleep(time.Duration(id%7) * 3 / 2 * time.Millisecond)
 	}
-	e.At = t.Now()
-	t.Report(e)
-	t.Report(Event{Kind: eventAccessed, At: t.Now(), ID: id})
 }

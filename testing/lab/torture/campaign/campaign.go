@@ -86,7 +86,7 @@ func Run(ctx context.Context, out io.Writer, e Engine, o Options) (found workloa
 	if o.Faults == nil {
 		o.Faults = slices.Concat(faults, e.Faults)
 	}
-	c := &Campaign{Options: o, out: out, begin: now(), history: workload.NewHistory(now, o.Log)}
+	c := &Campaign{Options: o, out: out, begin: now(), history: workload.NewHistory(o.Log)}
 	c.clients, c.homes = make([]*process, c.Clients), make([]atomic.Int64, c.Clients)
 	if c.Cluster, err = e.Start(ctx); err != nil {
 		return found, err

@@ -5,10 +5,10 @@ package campaign
 // This file has the process of a client.
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"sync"
@@ -46,14 +46,13 @@ func RunClient(e Engine) {
 type client struct {
 	Client
 
-	mu      sync.Mutex
-	out     *json.Encoder
-	answers map[int64]chan workload.Answer // of accesses without an answer yet
+	mu  sync.Mutex
+	out *json.Encoder
 }
 
 // runClient contends until SIGTERM, and returns the exit code.
 func runClient(e Engine, config string) int {
-	c := &client{out: json.NewEncoder(os.Stdout), answers: map[int64]chan workload.Answer{}}
+	c := &client{out: json.NewEncoder(os.Stdout)}
 	if err := json.Unmarshal([]byte(config), &c.Client); err != nil {
 		fmt.Fprintf(os.Stderr, "torture: %s must be unset, or the configuration of a client: %v\n", clientEnv, err)
 		return 2
@@ -63,7 +62,10 @@ func runClient(e Engine, config string) int {
 	contender := &workload.Client{Config: c.Config, Now: now, Report: c.report, Machine: machine}
 	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go c.readAnswers() // ends with the process, or ends the process
+	go func() { // ends with the process: the end of the campaign ends the client
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
 	go c.watchTimers() // ends with the process
 
 	// The first lock of each kind is left to a worker with a separate session, often only
@@ -87,21 +89,6 @@ func runClient(e Engine, config string) int {
 	return 0
 }
 
-// readAnswers reads the campaign's answers. The end of the campaign ends the client.
-func (c *client) readAnswers() {
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		var a workload.Answer
-		if err := json.Unmarshal(in.Bytes(), &a); err != nil {
-			panic(err)
-		}
-		c.mu.Lock()
-		c.answers[a.ID] <- a
-		delete(c.answers, a.ID)
-		c.mu.Unlock()
-	}
-	os.Exit(3)
-}
-
 // A timer later than maxLateness shows that the process did not run, or not enough.
 const (
 	heartbeat   = 10 * time.Millisecond
@@ -119,22 +106,13 @@ func (c *client) watchTimers() {
 	}
 }
 
-// report writes an event, and waits for the answer to an access.
-func (c *client) report(e workload.Event) (a workload.Answer) {
-	var answer chan workload.Answer
+// report writes an event.
+func (c *client) report(e workload.Event) {
 	c.mu.Lock()
-	if e.IsAccess() {
-		answer = make(chan workload.Answer, 1)
-		c.answers[e.ID] = answer
-	}
+	defer c.mu.Unlock()
 	if err := c.out.Encode(e); err != nil {
 		os.Exit(3) // the campaign has ended
 	}
-	c.mu.Unlock()
-	if answer != nil {
-		a = <-answer
-	}
-	return a
 }
 
 // now reads the machine's monotonic clock, the same for all processes.

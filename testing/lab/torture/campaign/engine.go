@@ -6,11 +6,10 @@
 //
 // Several client processes contend for a few locks, of all kinds, while servers and clients
 // are killed, paused and partitioned, as drawn from a seed. The clients record when they
-// believe they hold a lock, and their accesses to a register fenced by the lock's token.
-// The violations are: more holders of a lock at once than allowed by the kind, a token that
-// did not grow, a register that was not linearizable, an unfounded report of a deadlock, or
-// none of a real one, a revocation request unnoticed by the holder, a leftover node of a
-// contender, and a call that did not return in time. The last line of the output is
+// believe they hold a lock, and with which token. The violations are: more holders of a lock
+// at once than allowed by the kind, a token that did not grow, an unfounded report of a
+// deadlock, or none of a real one, a revocation request unnoticed by the holder, a leftover
+// node of a contender, and a call that did not return in time. The last line of the output is
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0
 //

@@ -79,8 +79,7 @@ func (c *Campaign) launch(i int, cmd *exec.Cmd) error {
 	cmd.Stderr = p.stderr
 	// A client ends with its standard input, but not while paused.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	if _, err := cmd.StdinPipe(); err != nil {
 		return err
 	}
 	stdout, err := cmd.StdoutPipe()
@@ -99,7 +98,7 @@ func (c *Campaign) launch(i int, cmd *exec.Cmd) error {
 	c.mu.Unlock()
 	go func() { // ends with the process
 		defer close(p.done)
-		c.history.Collect(p.name, stdout, stdin, p.wait)
+		c.history.Collect(p.name, stdout, p.wait)
 	}()
 	return nil
 }

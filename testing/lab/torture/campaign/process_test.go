@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	t.Parallel()
-	c := &Campaign{Options: DefaultOptions(), history: workload.NewHistory(now, nil), clients: make([]*process, 3)}
+	c := &Campaign{Options: DefaultOptions(), history: workload.NewHistory(nil), clients: make([]*process, 3)}
 	c.Clients, c.Grace = 3, time.Second
 	for i, script := range []string{
 		"echo for that reason >&2; exit 7",
