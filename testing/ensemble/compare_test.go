@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -39,7 +42,7 @@ func TestEmbeddedEnsembleBehavesAsRealOne(t *testing.T) {
 				play(s)
 				embedded = s.notes
 			})
-			awaitSynced(t, within(t, patience), e)
+			awaitSynced(t, locktest.Timeout(t, patience), e)
 			s := &scenario{T: t, servers: realMembers{e}}
 			play(s)
 			t.Logf("on both:\n%s", format(s.notes))
@@ -154,7 +157,7 @@ type user struct {
 // connect returns a client whose session has the given timeout.
 func (s *scenario) connect(member int, timeout time.Duration) *user {
 	conn, events, err := zk.Connect([]string{s.servers.addr(member)}, timeout,
-		zk.WithDialer(s.servers.dial), zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+		zk.WithDialer(s.servers.dial), zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
 	s.must(err)
 	u := &user{s, conn, make(chan time.Time, 1000)}
 	done, ready := make(chan struct{}), make(chan struct{}, 1000)

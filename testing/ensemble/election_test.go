@@ -11,21 +11,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A held lock stays held while the servers elect another leader, and soon after
-// the election locks are granted again.
+// A held lock stays held while the servers elect another leader, and soon after the
+// election locks are granted again. A restart of each member, one after the other, costs no
+// lock either.
 func TestHeldLocksSurviveElection(t *testing.T) {
 	e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick))
-	ctx := within(t, 3*patience)
+	ctx := locktest.Timeout(t, 3*patience)
 	var addrs []string
 	for i := range e.Len() {
 		addrs = append(addrs, e.Member(i).Addr())
 	}
 	const session = 20 * tick // the longest timeout granted by the servers
 	var held []*lockpool.Lock
-	for i := range 4 { // on a session each, connected to any member
+	for i := range 12 { // on a session each, connected to any member
 		l, err := open(t, session, addrs...).Lock(ctx, fmt.Sprint("held-", i))
 		require.NoError(t, err)
 		held = append(held, l)
@@ -64,7 +66,13 @@ func TestHeldLocksSurviveElection(t *testing.T) {
 	}
 	require.True(t, slices.IsSorted(tokens), "tokens must grow across elections: %v", tokens)
 	require.Len(t, slices.Compact(tokens), 3)
-	for _, l := range held {
+	for i := range e.Len() {
+		awaitSynced(t, ctx, e)
+		require.NoError(t, e.Member(i).Stop(ctx))
+		require.NoError(t, e.Member(i).Start(ctx))
+	}
+	for i, l := range held {
+		require.NoError(t, l.Verify(ctx), "lock %d", i)
 		require.NoError(t, l.Unlock(ctx))
 	}
 	t.Logf("from the leader's death to the next leader: %v; to the next grant: %v", elections, outages)

@@ -5,30 +5,21 @@ package ensemble
 import (
 	"context"
 	"flag"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 var cuts = flag.Int("cuts", 3, "how often a follower is partitioned from the others")
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		println(err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	tick = 500 * time.Millisecond
@@ -43,21 +34,12 @@ func start(t *testing.T, opts ...zktest.RealOption) *zktest.RealEnsemble {
 	return zktest.StartRealEnsemble(t, 3, append(opts, zktest.Separated(), zktest.TickTime(tick))...)
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // open returns a pool of one session on the given servers, closed at the end of the test.
 // The pool keeps locks.
 func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: servers, Chroot: "/locks", SessionTimeout: session})
 	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithKeptLocks(0, time.Hour))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+	return locktest.Open(t, connector, lockpool.WithMaxSessions(1), lockpool.WithKeptLocks(0, time.Hour))
 }
 
 // follower returns the index of a follower, other than last if there is a choice.
@@ -90,27 +72,4 @@ func awaitSynced(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) (lea
 		return err == nil && int(n) == e.Len()-1
 	}, patience, 20*time.Millisecond)
 	return leader
-}
-
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-// dial returns a go-zookeeper client of one member.
-func dial(t *testing.T, ctx context.Context, addr string, session time.Duration) *zk.Conn {
-	conn, events, err := zk.Connect([]string{addr}, session, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		conn.Close()
-		for range events { // closed when the client's goroutines have ended
-		}
-	})
-	for conn.State() != zk.StateHasSession {
-		select {
-		case <-events:
-		case <-ctx.Done():
-			require.NoError(t, ctx.Err())
-		}
-	}
-	return conn
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -136,7 +137,7 @@ func (o takeover) await(t *testing.T, e *zktest.RealEnsemble) (lost time.Time, s
 		case at[i] = <-c:
 		case <-time.After(patience):
 			for m := range e.Len() { // often the servers are the cause
-				answer, err := e.Member(m).Command(within(t, time.Second), "srvr")
+				answer, err := e.Member(m).Command(locktest.Timeout(t, time.Second), "srvr")
 				t.Logf("member %d: %s%v", m, answer, err)
 			}
 			require.FailNowf(t, "no "+[]string{"loss", "grant"}[i], "within %s", patience)
@@ -152,7 +153,7 @@ func (o takeover) await(t *testing.T, e *zktest.RealEnsemble) (lost time.Time, s
 // is granted the lock. Nor does the owner of a kept lock learn of the waiter.
 func TestHolderOnPartitionedFollowerLosesLockBeforeGrant(t *testing.T) {
 	e := start(t)
-	ctx := within(t, time.Duration(*cuts+2)*patience)
+	ctx := locktest.Timeout(t, time.Duration(*cuts+2)*patience)
 	least, cut, late := time.Hour, -1, 0
 	for n := range *cuts {
 		leader := awaitSynced(t, ctx, e)
@@ -201,7 +202,7 @@ func idle(t *testing.T, ctx context.Context, holders *lockpool.Pool) {
 func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
 	const syncLimit = 24 // ticks until the old leader notices the loss of the followers
 	e := start(t, zktest.Properties(map[string]string{"syncLimit": fmt.Sprint(syncLimit)}))
-	ctx := within(t, 2*patience)
+	ctx := locktest.Timeout(t, 2*patience)
 	old := awaitSynced(t, ctx, e)
 	var others []*zktest.RealServer
 	var addrs []string
@@ -211,7 +212,7 @@ func TestHolderOnReplacedLeaderLosesLockBeforeGrant(t *testing.T) {
 			addrs = append(addrs, s.Addr())
 		}
 	}
-	client := dial(t, ctx, old.Addr(), 20*tick)
+	client := locktest.Dial(t, old.Addr())
 	holders := open(t, timeout, old.Addr())
 	idle(t, ctx, holders)
 	waiters := open(t, 20*tick, addrs...)

@@ -4,7 +4,6 @@ package ensemble
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 
@@ -12,33 +11,9 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// A restart of each member, one after the other, costs no lock.
-func TestRollingRestart(t *testing.T) {
-	e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick))
-	ctx := within(t, 3*patience)
-	var addrs []string
-	for i := range e.Len() {
-		addrs = append(addrs, e.Member(i).Addr())
-	}
-	var held []*lockpool.Lock
-	for i := range 30 { // on a session each
-		l, err := open(t, 20*tick, addrs...).Lock(ctx, fmt.Sprint("held-", i))
-		require.NoError(t, err)
-		held = append(held, l)
-	}
-	for i := range e.Len() {
-		awaitSynced(t, ctx, e)
-		require.NoError(t, e.Member(i).Stop(ctx))
-		require.NoError(t, e.Member(i).Start(ctx))
-	}
-	for i, l := range held {
-		require.NoError(t, l.Verify(ctx), "lock %d", i)
-		require.NoError(t, l.Unlock(ctx))
-	}
-}
 
 // Each kind of lock works with what servers can be set to, from 40 goroutines at once.
 func TestSettingsOfServers(t *testing.T) {
@@ -50,7 +25,7 @@ func TestSettingsOfServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick), zktest.Properties(properties))
-			ctx := within(t, 3*patience)
+			ctx := locktest.Timeout(t, 3*patience)
 			awaitSynced(t, ctx, e)
 			connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{e.Member(0).Addr()}, SessionTimeout: 20 * tick})
 			require.NoError(t, err)
