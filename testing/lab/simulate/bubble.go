@@ -62,12 +62,11 @@ type bubble struct {
 
 // result is what a bubble found.
 type result struct {
-	Bubble     int
-	Report     workload.Report
-	Figures    workload.Figures
-	Virtual    time.Duration
-	Real       time.Duration
-	FaultKinds map[string]int
+	Bubble  int
+	Report  workload.Report
+	Figures workload.Figures
+	Virtual time.Duration
+	Real    time.Duration
 }
 
 // runBubble runs a bubble, and writes the timeline, if ordered, to files with the
@@ -109,7 +108,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 	for slot := range b.Processes {
 		b.start(slot)
 	}
-	kinds := b.injectFaults()
+	b.injectFaults()
 	b.history.Update(func(rec *workload.Record) { rec.End = b.now() })
 	b.finish()
 	b.history.Update(func(rec *workload.Record) {
@@ -124,7 +123,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 		rec.Rescues = b.rescues
 		found = result{
 			Bubble: b.Bubble, Report: workload.Check(rec), Figures: workload.Count(rec),
-			Virtual: time.Since(b.began), FaultKinds: kinds,
+			Virtual: time.Since(b.began),
 		}
 		if o.Timeline != "" && (o.Always || !found.Report.Clean()) {
 			err = workload.WriteTimeline(rec, found.Report.First, o.Timeline)
@@ -147,15 +146,13 @@ func (b *bubble) cycleTime() time.Duration {
 }
 
 // injectFaults injects the faults of the schedule, and returns when all are over.
-func (b *bubble) injectFaults() (kinds map[string]int) {
-	kinds = map[string]int{}
+func (b *bubble) injectFaults() {
 	for n, st := range b.Steps {
 		time.Sleep(st.At - time.Since(b.began))
 		f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == st.Fault })]
 		b.faulting.Lock()
 		begin := b.now()
 		what, heal := f.begin(b, st)
-		kinds[f.name]++
 		description := workload.Describe(f.name, what)
 		b.active++
 		over := func() {
@@ -187,7 +184,6 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 	}
 	time.Sleep(b.Lasts - time.Since(b.began))
 	b.delayed.Wait()
-	return kinds
 }
 
 // isProcess reports whether a text is the name of a process, running or ended.

@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime/pprof"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,7 +39,6 @@ func runChild() {
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "simulate",
 		F: func(t *testing.T) {
-			defer profile(os.Getenv(profileEnv))()
 			in := json.NewDecoder(bufio.NewReader(os.Stdin))
 			for {
 				var o order
@@ -55,25 +53,6 @@ func runChild() {
 	}}, nil, nil)
 }
 
-// profile starts a profile of the processor, if there is a file, and returns a function to
-// end the profile.
-func profile(file string) (stop func()) {
-	if file == "" {
-		return func() {}
-	}
-	f, err := os.Create(file)
-	if err == nil {
-		err = pprof.StartCPUProfile(f)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "simulate:", err)
-		os.Exit(2)
-	}
-	return pprof.StopCPUProfile
-}
-
-const profileEnv = "LOCKPOOL_SIMULATE_PROFILE"
-
 // child is a process for bubbles, one after the other.
 type child struct {
 	cmd    *exec.Cmd
@@ -82,13 +61,13 @@ type child struct {
 	stderr *bytes.Buffer
 }
 
-func startChild(profile string) (*child, error) {
+func startChild() (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	c := &child{cmd: exec.Command(exe), stderr: new(bytes.Buffer)}
-	c.cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=1", "GOGC=400", profileEnv+"="+profile)
+	c.cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=1", "GOGC=400")
 	c.cmd.Stderr = c.stderr
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -55,7 +55,6 @@ func command() int {
 	flag.StringVar(&o.Out, "out", ".", "`directory` for the schedules and timelines of violations")
 	flag.DurationVar(&o.Limit, "limit", 20*time.Minute, "real time after which a bubble is stuck")
 	flag.IntVar(&o.Shrink, "shrink", 100, "`runs` for shortening a schedule with a violation, at most")
-	flag.StringVar(&o.Profile, "cpuprofile", "", "`file` for a profile of the first of the processes that run bubbles")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Years <= 0 || o.Parallel < 1 || o.Pools < 0 || o.Interval < 0 || o.Shrink < 0 {
 		fmt.Fprintln(os.Stderr, "simulate: takes only flags, and numbers must be positive; -help lists them")

@@ -31,7 +31,6 @@ type options struct {
 	Out         string
 	Limit       time.Duration
 	Shrink      int
-	Profile     string
 }
 
 const year = 365 * 24 * time.Hour
@@ -106,13 +105,9 @@ func run(ctx context.Context, out io.Writer, o options) (*total, error) {
 	var mu sync.Mutex // of sum, state and out
 	todo := make(chan schedule)
 	var workers sync.WaitGroup
-	for n := range o.Parallel {
-		profile := ""
-		if n == 0 {
-			profile = o.Profile
-		}
+	for range o.Parallel {
 		workers.Go(func() { // ends when there is nothing left to do
-			r := &runner{profile: profile, limit: o.Limit}
+			r := &runner{limit: o.Limit}
 			defer func() {
 				if err := r.close(); err != nil {
 					cancel(err)
@@ -198,17 +193,15 @@ func printFound(out io.Writer, s schedule, r result) {
 
 // runner runs bubbles in a child, and replaces an ended child.
 type runner struct {
-	child   *child
-	profile string
-	limit   time.Duration
+	child *child
+	limit time.Duration
 }
 
 func (r *runner) run(ctx context.Context, o order) (found result, err error) {
 	if r.child == nil {
-		if r.child, err = startChild(r.profile); err != nil {
+		if r.child, err = startChild(); err != nil {
 			return found, err
 		}
-		r.profile = ""
 	}
 	found, alive, err := r.child.run(ctx, o, r.limit)
 	if !alive {
@@ -234,7 +227,7 @@ func replay(ctx context.Context, out io.Writer, o options) (*total, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("%s is not a schedule: %w", o.Replay, err)
 	}
-	r := &runner{profile: o.Profile, limit: o.Limit}
+	r := &runner{limit: o.Limit}
 	found, err := r.run(ctx, order{s, filepath.Join(o.Out, "replay"), true})
 	if err = errors.Join(err, r.close()); err != nil {
 		return nil, err

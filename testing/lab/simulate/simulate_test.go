@@ -182,7 +182,7 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 	require.NoError(t, r.close())
 
-	r.child, err = startChild("")
+	r.child, err = startChild()
 	require.NoError(t, err)
 	require.NoError(t, r.child.cmd.Process.Kill())
 	require.ErrorContains(t, r.close(), "a process that ran bubbles: signal: killed")

@@ -57,14 +57,20 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 		return leaked
 	}
 	require.Empty(t, leaked())
+	opts := map[string][]lockpool.LockOption{workload.ReadWrite: {lockpool.Shared()}, workload.Plain: {lockpool.Plain()}}
 	for layout, twins := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 0, zookeeper.LayoutKazoo: 1} {
 		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?layout=%s", server.ConnectString(), chroot, layout))
 		require.NoError(t, err)
 		for kind, nodes := range map[string]int{workload.Exclusive: 1 + twins, workload.ReadWrite: 1 + twins, workload.Semaphore: 2, workload.Plain: 1} {
-			release, err := workload.Acquire(ctx, pool, kind)
+			var l *lockpool.Lock
+			if name := workload.NameOf(kind, 1); kind == workload.Semaphore {
+				l, err = pool.Semaphore(name, 3).Acquire(ctx, 2)
+			} else {
+				l, err = pool.Lock(ctx, name, opts[kind]...)
+			}
 			require.NoError(t, err)
 			require.Len(t, leaked(), nodes, "%s: %q", kind, leaked())
-			require.NoError(t, release(ctx))
+			require.NoError(t, l.Unlock(ctx))
 			require.Empty(t, leaked(), kind)
 		}
 		require.NoError(t, pool.Close())

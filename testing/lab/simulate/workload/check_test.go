@@ -176,7 +176,9 @@ func checked(t *testing.T, limits Limits, rec Record) Report {
 	var out strings.Builder
 	Summarize(&out, &rec, r)
 	t.Log(out.String())
-	require.True(t, strings.HasSuffix(out.String(), "\n"+r.Verdict()+"\n"))
+	verdict := fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d", len(r.Violations), len(r.Leaked), len(r.Stuck))
+	require.True(t, strings.HasSuffix(out.String(), "\n"+verdict+"\n"))
+	require.Equal(t, verdict == "violations=0 leaked_nodes=0 stuck_waiters=0", r.Clean())
 	return r
 }
 
@@ -262,17 +264,6 @@ func TestChecks(t *testing.T) {
 		"hung client":                                   finds("x", Record{Hung: []string{"x"}}),
 		"stuck, not paused meanwhile":                   finds("stuck: ", locked("x", time.Second, 0, 3001), pause("y", 0, 2000), pause("x", 4000, 5000)),
 	})
-}
-
-func TestVerdict(t *testing.T) {
-	t.Parallel()
-	r := Report{}
-	require.True(t, r.Clean())
-	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", r.Verdict())
-	for _, r := range []Report{{Violations: []string{"x"}}, {Leaked: []string{"x"}}, {Stuck: []string{"x"}}} {
-		require.False(t, r.Clean())
-		require.Equal(t, fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d", len(r.Violations), len(r.Leaked), len(r.Stuck)), r.Verdict())
-	}
 }
 
 func lost(h *hold) *hold {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -138,20 +137,4 @@ func IsUsedOnce(path string) bool { return kindOf(path) == once }
 func IsRecord(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return first == driver.Records
-}
-
-// Acquire acquires the second lock of a kind, shared if the kind can be shared; of a
-// semaphore, two permits.
-func Acquire(ctx context.Context, pool *lockpool.Pool, kind string) (release func(context.Context) error, err error) {
-	t := &turn{
-		Client: &Client{Config: Config{Reads: 100, MinPermits: 2}}, pool: pool, r: rand.New(rand.NewPCG(1, 1)),
-		name: NameOf(kind, 1),
-	}
-	kinds[kind].prepare(t)
-	t.permits = min(t.permits, 2)
-	held, err := t.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return held.Unlock, nil
 }
