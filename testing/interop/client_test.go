@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
 // noTimeout lets a client wait until the context ends.
@@ -35,15 +35,10 @@ type pool struct {
 }
 
 // openPool returns a pool of one session with the layout.
-func openPool(t testing.TB, name, layout string, opts ...lockpool.Option) *pool {
-	dsn := server.Addr() + chroot + "?session_timeout=15s"
-	if layout != "" {
-		dsn += "&layout=" + layout
-	}
-	p, err := lockpool.Open("zookeeper", dsn, append(opts, lockpool.WithMaxSessions(1))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return &pool{t, p, name}
+func (c *contest) openPool(layout string, opts ...lockpool.Option) *pool {
+	cfg := c.Config()
+	cfg.Layout, cfg.SessionTimeout = zookeeper.Layout(layout), 15*time.Second
+	return &pool{c, c.PoolWith(cfg, append(opts, lockpool.WithMaxSessions(1))...), c.name}
 }
 
 func (p *pool) handle(ctx context.Context) *lockpool.Handle {
@@ -141,10 +136,6 @@ func (s *semaphore) release(ctx context.Context, _ string) error {
 
 // zkLock is go-zookeeper's Lock. It cannot give up waiting.
 type zkLock struct{ *zk.Lock }
-
-func newZKLock(t testing.TB, path string) client {
-	return zkLock{zk.NewLock(dial(t), path, zk.WorldACL(zk.PermAll))}
-}
 
 func (l zkLock) acquire(ctx context.Context, _ string, timeout time.Duration) (bool, error) {
 	if timeout != noTimeout {

@@ -3,11 +3,8 @@ package interop
 // This file has contests: contenders of several clients for one lock, and what is checked
 // of them.
 
-// This file has contests of several clients for one lock.
-
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -21,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // mode is a way to take a lock, and how many of the lock's permits are taken.
@@ -56,11 +54,9 @@ type contender struct {
 // permits than there are. A contender counts as a holder from the report of the grant until
 // told to release.
 type contest struct {
-	testing.TB
-	ctx        context.Context
+	*locktest.Bench
 	name       string // of the lock, in lockpool
 	path       string // of the lock, in ZooKeeper
-	admin      *zk.Conn
 	permits    int
 	idle       time.Duration // upper bound of a contender's pause between two turns
 	contenders []*contender
@@ -73,11 +69,13 @@ type contest struct {
 }
 
 func newContest(t testing.TB) *contest {
-	name := newName()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
+	b := locktest.NewOn(t, server)
+	// The other clients fail if the parent is removed while they create its children, so
+	// the parent must be no container.
+	_, err := b.Admin.Create(b.Chroot, nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
 	return &contest{
-		TB: t, ctx: ctx, name: name, path: chroot + "/" + name, admin: dial(t), permits: all,
+		Bench: b, name: "lock", path: b.Chroot + "/lock", permits: all,
 		held: map[*contender]int{}, shared: map[string]bool{}, timeouts: map[string]int{}, turns: map[string]int{},
 	}
 }
@@ -146,13 +144,13 @@ func (c *contest) release(ctx context.Context, p *contender, m mode) error {
 // mustAcquire lets a contender wait until granted the lock.
 func (c *contest) mustAcquire(p *contender, m mode) {
 	c.Helper()
-	_, err := c.acquire(c.ctx, p, m, noTimeout)
+	_, err := c.acquire(c.Ctx, p, m, noTimeout)
 	require.NoError(c, err)
 }
 
 func (c *contest) mustRelease(p *contender, m mode) {
 	c.Helper()
-	require.NoError(c, c.release(c.ctx, p, m))
+	require.NoError(c, c.release(c.Ctx, p, m))
 }
 
 // enqueue lets a contender begin to wait, and returns when the contender has a place in the
@@ -160,11 +158,11 @@ func (c *contest) mustRelease(p *contender, m mode) {
 func (c *contest) enqueue(p *contender, m mode) <-chan error {
 	before := len(c.queue())
 	done := make(chan error, 1)
-	go func() { // ends with c.ctx at the latest
-		_, err := c.acquire(c.ctx, p, m, noTimeout)
+	go func() { // ends with c.Ctx at the latest
+		_, err := c.acquire(c.Ctx, p, m, noTimeout)
 		done <- err
 	}()
-	c.until(func() bool { return len(c.queue()) > before }, "%s is queued", p.name)
+	c.Until(func() bool { return len(c.queue()) > before }, "%s is queued", p.name)
 	return done
 }
 
@@ -226,7 +224,7 @@ func (c *contest) downgrade(ctx context.Context, p *contender, m mode) (mode, er
 
 // contend gives each contender the number of turns.
 func (c *contest) contend(turns int, contenders []*contender) error {
-	ctx, cancel := context.WithCancelCause(c.ctx)
+	ctx, cancel := context.WithCancelCause(c.Ctx)
 	defer cancel(nil)
 	var contending sync.WaitGroup
 	for i, p := range contenders {
@@ -256,7 +254,7 @@ func (c *contest) run(turns int) {
 	}
 	c.checkModes()
 	require.NoError(c, c.contend(turns, c.contenders))
-	c.until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
+	c.Until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
 	if len(processes) > 0 {
 		c.kill(processes[0], processes[1], 10)
 	}
@@ -275,7 +273,7 @@ func (c *contest) checkModes() {
 					c.checkBeside(other, holder, m)
 				}
 			}
-			c.until(func() bool { return slices.Equal(before, c.queue()) },
+			c.Until(func() bool { return slices.Equal(before, c.queue()) },
 				"waiters that gave up leave no node beside %s (%s)", holder.name, m.kind)
 			c.mustRelease(holder, m)
 		}
@@ -290,7 +288,7 @@ func (c *contest) checkBeside(p, holder *contender, held mode) {
 		if held.permits+m.permits <= c.permits && !p.waitsForReaders {
 			timeout = noTimeout
 		}
-		ok, err := c.acquire(c.ctx, p, m, timeout)
+		ok, err := c.acquire(c.Ctx, p, m, timeout)
 		require.NoError(c, err, "%s (%s) holds the lock", holder.name, held.kind)
 		if ok {
 			c.mustRelease(p, m)
@@ -312,8 +310,8 @@ func (c *contest) kill(holder, waiter *contender, turns int) {
 		queued--
 	}
 	contended := make(chan error, 1)
-	go func() { contended <- c.contend(turns, c.contenders) }() // ends with c.ctx at the latest
-	c.until(func() bool { return len(c.queue()) >= queued }, "all others are queued")
+	go func() { contended <- c.contend(turns, c.contenders) }() // ends with c.Ctx at the latest
+	c.Until(func() bool { return len(c.queue()) >= queued }, "all others are queued")
 
 	waiter.process.kill()
 	require.ErrorIs(c, <-waits, errEnded)
@@ -324,65 +322,38 @@ func (c *contest) kill(holder, waiter *contender, turns int) {
 
 // finish ends all processes, and checks for leftover nodes.
 func (c *contest) finish() {
-	c.until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
+	c.Until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
 	for _, p := range c.contenders {
 		if p.process != nil {
-			require.NoError(c, p.process.finish(c.ctx), p.name)
+			require.NoError(c, p.process.finish(c.Ctx), p.name)
 		}
 	}
 	c.Logf("turns: %v, timeouts: %v, shared: %v", c.turns, c.timeouts, slices.Sorted(maps.Keys(c.shared)))
 }
 
 // queue lists the ephemeral nodes below the lock's path.
-func (c *contest) queue() (found []string) {
-	for rest := []string{c.path}; len(rest) > 0; rest = rest[1:] {
-		children, _, err := c.admin.Children(rest[0])
-		if errors.Is(err, zk.ErrNoNode) {
-			continue
-		}
-		require.NoError(c, err)
-		for _, child := range children {
-			child = rest[0] + "/" + child
-			exists, stat, err := c.admin.Exists(child)
-			require.NoError(c, err)
-			if exists && stat.EphemeralOwner != 0 {
-				found = append(found, child)
-			} else if exists {
-				rest = append(rest, child)
-			}
-		}
-	}
+func (c *contest) queue() []string {
+	found := c.Contenders("/" + c.name)
 	slices.Sort(found)
 	return found
 }
 
 // watched waits until a client watches a node.
 func (c *contest) watched(path string) {
-	c.until(func() bool {
-		paths, err := server.Command(c.ctx, "wchp")
+	c.Until(func() bool {
+		paths, err := server.Command(c.Ctx, "wchp")
 		require.NoError(c, err)
 		return strings.Contains(paths, path+"\n")
 	}, "%s is watched", path)
 }
 
-// until waits for a condition.
-func (c *contest) until(condition func() bool, what string, args ...any) {
-	c.Helper()
-	for !condition() {
-		if c.ctx.Err() != nil {
-			require.FailNowf(c, "condition not reached", what+"; queue: %v", append(args, c.queue())...)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // lockpool returns four contenders of lockpool: two on one session, and two with local
 // handoff on another.
 func (c *contest) lockpool(layout string, modes []mode) (found []*contender) {
-	one, other := openPool(c, c.name, layout, lockpool.WithLocalTurns(0)), openPool(c, c.name, layout)
+	one, other := c.openPool(layout, lockpool.WithLocalTurns(0)), c.openPool(layout)
 	for i, p := range []*pool{one, one, other, other} {
 		found = append(found, &contender{
-			name: fmt.Sprint("lockpool ", i+1), client: p.locker(c.ctx), modes: modes, reenters: true, downgrades: len(modes) > 1,
+			name: fmt.Sprint("lockpool ", i+1), client: p.locker(c.Ctx), modes: modes, reenters: true, downgrades: len(modes) > 1,
 			inMemory: i == 3,
 		})
 	}
@@ -405,12 +376,12 @@ func (c *contest) curator() *process { return startCurator(c, c.path, c.permits)
 func (c *contest) kazoo() *process { return startKazoo(c, c.path) }
 
 func (c *contest) goZookeeper() *contender {
-	return &contender{name: "go-zookeeper", client: newZKLock(c, c.path), modes: exclusive("lock"), cannotGiveUp: true}
+	return &contender{name: "go-zookeeper", client: zkLock{zk.NewLock(c.Dial(), c.path, zk.WorldACL(zk.PermAll))}, modes: exclusive("lock"), cannotGiveUp: true}
 }
 
 // ready waits until a contender's process has a session.
 func (c *contest) ready(p *contender) {
-	answer, err := p.process.answer(c.ctx)
+	answer, err := p.process.answer(c.Ctx)
 	require.NoError(c, err, p.name)
 	require.Equal(c, "ready", answer, p.name)
 }

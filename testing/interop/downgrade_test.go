@@ -25,11 +25,11 @@ func TestDowngradedWriterSharesWithReaders(t *testing.T) {
 	downgrade := func(p, other *contender) {
 		write, otherWrite := p.modes[0], other.modes[0]
 		c.mustAcquire(p, write)
-		read, err := c.downgrade(c.ctx, p, write)
+		read, err := c.downgrade(c.Ctx, p, write)
 		require.NoError(t, err)
 		c.mustAcquire(other, read)
 		c.mustRelease(other, read)
-		ok, err := c.acquire(c.ctx, other, otherWrite, 100*time.Millisecond)
+		ok, err := c.acquire(c.Ctx, other, otherWrite, 100*time.Millisecond)
 		require.NoError(t, err)
 		require.False(t, ok)
 		c.mustRelease(p, read)
@@ -49,10 +49,10 @@ func TestDowngradedWriterWithTwoNodesIsOneContender(t *testing.T) {
 	c.contenders = c.lockpool("curator-rw", exclusiveOrRead("exclusive"))
 	reader, writer := c.contenders[0], c.contenders[1]
 	write, read := writer.modes[0], reader.modes[1]
-	_, err := c.admin.Create(c.path, nil, 0, zk.WorldACL(zk.PermAll)) // a container would be removed between two steps
+	_, err := c.Admin.Create(c.path, nil, 0, zk.WorldACL(zk.PermAll)) // a container would be removed between two steps
 	require.NoError(t, err)
 	create := func(suffix string, flags int32) string {
-		path, err := c.admin.Create(c.path+"/_c_"+uuid.NewString()+"-"+suffix, nil, flags, zk.WorldACL(zk.PermAll))
+		path, err := c.Admin.Create(c.path+"/_c_"+uuid.NewString()+"-"+suffix, nil, flags, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 		return path
 	}
@@ -60,7 +60,7 @@ func TestDowngradedWriterWithTwoNodesIsOneContender(t *testing.T) {
 	readNode := func(writeNode string) string {
 		return create("__READ__"+writeNode[len(writeNode)-10:], zk.FlagEphemeral)
 	}
-	remove := func(path string) { require.NoError(t, c.admin.Delete(path, -1)) }
+	remove := func(path string) { require.NoError(t, c.Admin.Delete(path, -1)) }
 	waitsFor := func(writes <-chan error, node string) {
 		c.watched(node)
 		require.Empty(t, writes)

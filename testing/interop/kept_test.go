@@ -27,19 +27,14 @@ type owner struct {
 }
 
 func (c *contest) owner(layout string, opts ...lockpool.LockOption) *owner {
-	o := &owner{opts: opts, proxy: zktest.StartProxy(c, server.Addr())}
-	connector, err := zookeeper.NewConnector(zookeeper.Config{
-		Servers: []string{o.proxy.Addr()}, Chroot: chroot, Layout: zookeeper.Layout(layout), SessionTimeout: 15 * time.Second,
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-			return distant{conn, &o.trip}, err
-		},
-	})
-	require.NoError(c, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithKeptLocks(0, time.Hour))
-	require.NoError(c, err)
-	c.Cleanup(func() { require.NoError(c, p.Close()) })
-	o.pool = &pool{c, p, c.name}
+	o := &owner{opts: opts, proxy: c.Proxy()}
+	cfg := c.Config()
+	cfg.Layout, cfg.SessionTimeout = zookeeper.Layout(layout), 15*time.Second
+	cfg.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		return distant{conn, &o.trip}, err
+	}
+	o.pool = &pool{c, c.PoolWith(cfg, lockpool.WithMaxSessions(1), lockpool.WithKeptLocks(0, time.Hour)), c.name}
 	return o
 }
 
@@ -100,9 +95,7 @@ var curatorWriter = contender{name: "Curator", modes: exclusiveOrRead("write")}
 // takeKept lets a client take a kept lock again and again.
 func (c *contest) takeKept(start func(c *contest) *contender, layout string, opts []lockpool.LockOption, turns, trips int) {
 	const trip = 40 * time.Millisecond
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
-	defer cancel()
-	c.ctx = ctx
+	c.Ctx = locktest.Timeout(c, 3*locktest.Patience)
 	peer, o := start(c), c.owner(layout, opts...)
 	c.contenders = []*contender{peer}
 	if peer.process != nil {
@@ -116,7 +109,7 @@ func (c *contest) takeKept(start func(c *contest) *contender, layout string, opt
 	var kept, free []time.Duration
 	var sent []int // requests of the owner, up to the removal
 	for range turns {
-		o.keep(c.ctx)
+		o.keep(c.Ctx)
 		o.trip.Store(int64(trip))
 		requests := locktest.Requests(o.proxy, func() { kept = append(kept, take()) })
 		o.trip.Store(0)
@@ -152,15 +145,15 @@ func TestTryOfOtherClientAsksForKeptLock(t *testing.T) {
 			c.contenders = start(c)
 			peer := c.contenders[0]
 			c.ready(peer)
-			o.keep(c.ctx)
+			o.keep(c.Ctx)
 			removal := o.proxy.Inject(zktest.Rule{Match: zktest.Match{Where: isRemoval}, Do: zktest.HoldApply()})
-			ok, err := c.acquire(c.ctx, peer, peer.modes[0], 0)
+			ok, err := c.acquire(c.Ctx, peer, peer.modes[0], 0)
 			require.NoError(t, err)
 			require.False(t, ok)
-			require.NoError(t, removal.Wait(c.ctx))
+			require.NoError(t, removal.Wait(c.Ctx))
 			removal.Release()
-			c.until(func() bool { return len(c.queue()) == 0 }, "the lock is free")
-			ok, err = c.acquire(c.ctx, peer, peer.modes[0], 0)
+			c.Until(func() bool { return len(c.queue()) == 0 }, "the lock is free")
+			ok, err = c.acquire(c.Ctx, peer, peer.modes[0], 0)
 			require.NoError(t, err)
 			require.True(t, ok)
 			c.mustRelease(peer, peer.modes[0])
@@ -177,10 +170,10 @@ func TestKeptReaderSharesWithCurator(t *testing.T) {
 	c.contenders = c.peers(curatorWriter, c.curator, 1)
 	peer := c.contenders[0]
 	c.ready(peer)
-	o.keep(c.ctx)
+	o.keep(c.Ctx)
 	for range 3 {
 		c.mustAcquire(peer, peer.modes[1])
-		o.keep(c.ctx)
+		o.keep(c.Ctx)
 		c.mustRelease(peer, peer.modes[1])
 	}
 	require.Zero(t, o.Stats().AskedBack)

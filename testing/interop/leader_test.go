@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // candidate leads from acquire to release, as Curator's LeaderSelector does in Peer.java.
@@ -64,7 +65,7 @@ func TestLeadersExcludeEachOther(t *testing.T) {
 	c := newContest(t)
 	c.contenders = c.peers(contender{name: "LeaderSelector", modes: exclusive("selector"), cannotGiveUp: true}, c.curator, 2)
 	c.contenders = append(c.contenders, c.peers(curatorMutex, c.curator, 1)...)
-	one, other := openPool(t, c.name, "", lockpool.WithLocalTurns(0)), openPool(t, c.name, "")
+	one, other := c.openPool("", lockpool.WithLocalTurns(0)), c.openPool("")
 	for i, p := range []*pool{one, one, other, other} {
 		c.contenders = append(c.contenders, &contender{
 			name: fmt.Sprint("Elect ", i+1), client: newCandidate(p), modes: exclusive("leader"), cannotGiveUp: true, inMemory: i == 3,
@@ -81,49 +82,34 @@ func TestObserveFollowsCuratorsLeaders(t *testing.T) {
 	for _, s := range selectors {
 		c.ready(s)
 	}
-	p := openPool(t, c.name, "")
-	heads := make(chan [2]string, 100)
-	ctx, stop := context.WithCancel(c.ctx)
-	ended := make(chan struct{})
-	go func() { // ends with ctx
-		defer close(ended)
-		for q, err := range p.Observe(ctx, c.name) {
-			var head [2]string
-			for i, contender := range q.Contenders {
-				head[i] = c.path + "/" + contender.Node
-			}
-			if err == nil {
-				heads <- head
-			}
-		}
-	}()
-	sees := func(head [2]string) {
+	p := c.openPool("")
+	o := plays.Observe(c.Ctx, t, p.Pool, c.name)
+	sees := func(heads ...string) {
 		t.Helper()
-		select {
-		case got := <-heads:
-			require.Equal(t, head, got)
-		case <-c.ctx.Done():
-			require.FailNow(t, "nothing is observed")
+		v := o.Next()
+		require.NoError(t, v.Err)
+		var got []string
+		for _, contender := range v.Contenders {
+			got = append(got, "/"+c.name+"/"+contender.Node)
 		}
+		require.Equal(t, heads, got)
 	}
-	sees([2]string{})
+	sees()
 	c.mustAcquire(selectors[0], selectors[0].modes[0])
 	first := c.queue()[0]
-	sees([2]string{first, ""})
+	sees(first)
 	waits := c.enqueue(selectors[1], selectors[1].modes[0])
 	second := c.queue()
 	second = second[len(second)-2:]
 	if second[0] == first {
 		second = second[1:]
 	}
-	sees([2]string{first, second[0]})
+	sees(first, second[0])
 	c.mustRelease(selectors[0], selectors[0].modes[0])
 	require.NoError(t, <-waits)
-	sees([2]string{second[0], ""})
+	sees(second[0])
 	c.mustRelease(selectors[1], selectors[1].modes[0])
-	sees([2]string{})
-	stop()
-	<-ended
+	sees()
 	c.contenders = selectors
 	c.finish()
 }
@@ -134,20 +120,20 @@ func TestElectRefusesToLeadBesideALeaderLatch(t *testing.T) {
 	c := newContest(t)
 	c.contenders = c.peers(contender{name: "LeaderLatch", modes: exclusive("latch"), cannotGiveUp: true}, c.curator, 1)
 	c.ready(c.contenders[0])
-	p := openPool(t, c.name, "")
+	p := c.openPool("")
 	lead := func(context.Context) error {
 		t.Error("it leads")
 		return nil
 	}
 	c.mustAcquire(c.contenders[0], c.contenders[0].modes[0])
-	err := p.Elect(c.ctx, c.name, lead)
+	err := p.Elect(c.Ctx, c.name, lead)
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 	require.ErrorContains(t, err, "-latch-")
-	c.until(func() bool { return len(c.queue()) == 1 }, "the candidate leaves no node")
-	q, err := p.Queue(c.ctx, c.name)
+	c.Until(func() bool { return len(c.queue()) == 1 }, "the candidate leaves no node")
+	q, err := p.Queue(c.Ctx, c.name)
 	require.NoError(t, err)
 	require.Len(t, q.Foreign, 1)
 	c.mustRelease(c.contenders[0], c.contenders[0].modes[0])
-	require.NoError(t, p.Elect(c.ctx, c.name, func(context.Context) error { return nil }))
+	require.NoError(t, p.Elect(c.Ctx, c.name, func(context.Context) error { return nil }))
 	c.finish()
 }

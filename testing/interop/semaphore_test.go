@@ -16,10 +16,10 @@ func TestSemaphoresExcludeEachOther(t *testing.T) {
 	c := newContest(t)
 	c.permits = 3
 	c.contenders = c.peers(contender{name: "Curator", modes: []mode{{"permit", 1}}}, c.curator, 2)
-	one, other := openPool(t, c.name, ""), openPool(t, c.name, "")
+	one, other := c.openPool(""), c.openPool("")
 	for i, p := range []*pool{one, one, other} {
 		c.contenders = append(c.contenders, &contender{
-			name: fmt.Sprint("lockpool ", i+1), client: p.semaphore(c.ctx, c.permits), reenters: true,
+			name: fmt.Sprint("lockpool ", i+1), client: p.semaphore(c.Ctx, c.permits), reenters: true,
 			modes: []mode{{"1", 1}, {"2", 2}, {"3", 3}},
 		})
 	}
