@@ -30,6 +30,8 @@ type bench struct {
 	recorder      *tracetest.SpanRecorder
 	scarceHandles bool // calls wait for a free handle
 
+	before func(span string) // called before a span of a pool begins; may be nil
+
 	mu    sync.Mutex
 	waits []*waitSpan // in the order of their beginning
 }
@@ -175,10 +177,7 @@ func (b *bench) awaitWatch(name, node, session string) {
 
 // waiter is a call of Lock in a separate goroutine.
 type waiter struct {
-	lock   *lockpool.Lock
-	err    error
-	done   chan struct{}
-	cancel func()
+	*locktest.Waiter
 
 	// timeOut ends the wait with context.DeadlineExceeded, at any time. A real timeout
 	// might end while a request is under way, if the machine is slow.
@@ -191,17 +190,15 @@ type waiter struct {
 
 // start begins to lock a name, in the trace of ctx.
 func (b *bench) start(ctx context.Context, p *lockpool.Pool, name string) *waiter {
-	c := b.endable(ctx)
-	w := &waiter{
-		done:    make(chan struct{}),
-		cancel:  func() { c.end(context.Canceled) },
-		timeOut: func() { c.end(context.DeadlineExceeded) },
-	}
-	go func() { // ends with ctx at the latest
-		defer close(w.done)
-		w.lock, w.err = p.Lock(c, name)
-	}()
-	return w
+	c, in := b.endable(ctx), *b.Bench
+	in.Ctx = c
+	return &waiter{Waiter: in.StartLock(p, name), timeOut: func() { c.end(context.DeadlineExceeded) }}
+}
+
+// failed waits for the end of the call, and returns the error.
+func (w *waiter) failed() error {
+	<-w.Done
+	return w.Err
 }
 
 // endable returns a context ending with ctx, or at the end of the test.
@@ -262,22 +259,4 @@ func (b *bench) lockWithWaiters(p *lockpool.Pool, n int) (holder *lockpool.Lock,
 		waiters = append(waiters, b.enqueue(b.Ctx, p, i+2))
 	}
 	return holder, waiters
-}
-
-// result waits for the end of the call.
-func (b *bench) result(w *waiter) (*lockpool.Lock, error) {
-	b.Helper()
-	select {
-	case <-w.done:
-	case <-b.Ctx.Done():
-		require.FailNow(b, "Lock has not returned")
-	}
-	return w.lock, w.err
-}
-
-func (b *bench) granted(w *waiter) *lockpool.Lock {
-	b.Helper()
-	l, err := b.result(w)
-	require.NoError(b, err)
-	return l
 }

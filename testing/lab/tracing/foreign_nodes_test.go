@@ -43,8 +43,8 @@ func (b *bench) giveUp(p *lockpool.Pool, node string) error {
 	nth := len(b.named(waitName)) + 1
 	w := b.start(b.Ctx, p, "a")
 	b.awaitBehind(node, nth)
-	w.cancel()
-	_, err := b.result(w)
+	w.Cancel()
+	err := w.failed()
 	return err
 }
 
@@ -100,8 +100,8 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			w := b.start(b.Ctx, p, "a")
 			b.awaitBehind(node, 1)
 			logged(1)
-			w.cancel()
-			_, err := b.result(w)
+			w.Cancel()
+			err := w.failed()
 			require.ErrorIs(t, err, context.Canceled)
 			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(node, "context canceled", c.owner))
 
@@ -114,7 +114,7 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			require.NotContains(t, q.Contenders[0].Owner+q.Contenders[0].Host, evil)
 			logged(2)
 			remove()
-			b.Unlock(b.granted(w))
+			b.Unlock(w.Granted())
 
 			for _, s := range b.named(waitName) {
 				a := attributesOf(s)
@@ -177,7 +177,7 @@ func TestNodeLargerThanTheMaximumReplyIsWaitedFor(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, q.Contenders, 2)
 		remove()
-		b.Unlock(b.granted(w))
+		b.Unlock(w.Granted())
 	}
 	for _, s := range b.named(waitName) {
 		require.Equal(t, attributesOf(s)["lockpool.lock.wakeups"] == int64(1), attributesOf(s)["lockpool.lock.outcome"] == "acquired")

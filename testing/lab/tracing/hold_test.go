@@ -137,26 +137,6 @@ func TestCloseEndsHoldsWithoutALoss(t *testing.T) {
 	}, m.points(), "no session is lost, and the closed pool reports none")
 }
 
-// interceptor is a provider with a call of a function before a span begins.
-type interceptor struct {
-	trace.TracerProvider
-	before func(span string)
-}
-
-func (i interceptor) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
-	return interceptingTracer{i.TracerProvider.Tracer(name, opts...), i.before}
-}
-
-type interceptingTracer struct {
-	trace.Tracer
-	before func(span string)
-}
-
-func (i interceptingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	i.before(name)
-	return i.Tracer.Start(ctx, name, opts...)
-}
-
 // The pool is closed after the service has granted the lock and before the holder
 // has it.
 func TestGrantDuringCloseIsNoHold(t *testing.T) {
@@ -164,14 +144,14 @@ func TestGrantDuringCloseIsNoHold(t *testing.T) {
 	b := newBench(t)
 	var p *lockpool.Pool
 	closed := make(chan error, 1)
-	m := b.newMeter()
-	p = b.open(lockpool.WithHoldSpans(), lockpool.WithMeterProvider(m), lockpool.WithTracerProvider(interceptor{b.provider, func(span string) {
+	b.before = func(span string) {
 		if span != holdName {
 			return
 		}
 		go func() { closed <- p.Close() }() // waits for the call under way
 		b.Until(func() bool { _, err := p.Handle(b.Ctx); return err != nil }, "the pool is closing")
-	}}))
+	}
+	p, m := b.metered(lockpool.WithHoldSpans())
 	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	require.NoError(t, <-closed)
@@ -180,47 +160,6 @@ func TestGrantDuringCloseIsNoHold(t *testing.T) {
 	require.NotContains(t, m.points(), holdTime)
 	require.Len(t, b.recorder.Ended(), len(b.recorder.Started()))
 	b.awaitQueue("a", 0)
-}
-
-func TestReentriesAreCountedWithoutSpans(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, m := b.metered()
-	h, err := p.Handle(b.Ctx)
-	require.NoError(t, err)
-	var session string
-	spans := b.trace(func(ctx context.Context) {
-		outer, err := h.Lock(ctx, "a")
-		require.NoError(t, err)
-		session = b.session("a", b.Children("a")[0])
-		for range 3 {
-			l, err := h.Lock(ctx, "a")
-			require.NoError(t, err)
-			b.unlockIn(ctx, l)
-		}
-		b.unlockIn(ctx, outer)
-	})
-	require.Equal(t, []span{acquireUncontended(session), release(nil)}, spans)
-	require.Equal(t, idle(2).with(points{
-		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
-		"lockpool.lock.reentries": {mutex: 3}, handles: {"": 1},
-	}), m.points())
-	read := func(n int) {
-		var all []*lockpool.Lock
-		for range n {
-			l, err := h.Lock(b.Ctx, "b", lockpool.Shared())
-			require.NoError(t, err)
-			all = append(all, l)
-		}
-		for _, l := range all {
-			b.Unlock(l)
-		}
-	}
-	read(1)
-	require.Equal(t, map[string]int64{mutex: 3}, m.points()["lockpool.lock.reentries"], "the first entry is no reentry")
-	read(3)
-	require.Equal(t, map[string]int64{mutex: 3, "lockpool.lock.kind=read": 2}, m.points()["lockpool.lock.reentries"])
-	require.NoError(t, h.Close(b.Ctx))
 }
 
 func TestWaitForAHandleIsASpan(t *testing.T) {
@@ -235,7 +174,7 @@ func TestWaitForAHandleIsASpan(t *testing.T) {
 		b.Until(func() bool { started := b.recorder.Started(); return started[len(started)-1].Name() == acquireName }, "the acquisition has begun")
 		time.Sleep(50 * time.Millisecond) // the wait
 		b.unlockIn(ctx, holder)
-		l := b.granted(w)
+		l := w.Granted()
 		session = b.session("a", b.Children("a")[0])
 		b.unlockIn(ctx, l)
 	})

@@ -32,12 +32,12 @@ func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 		require.Equal(t, idle(2).with(points{depth: {mutex: 1}, waiters: {mutex: 1}, handles: {"": 1}}), m.points())
 		for _, next := range ahead {
 			b.Unlock(holder)
-			holder = b.granted(next)
+			holder = next.Granted()
 		}
 		b.awaitEvents(1, 1) // a look at the queue when the second nearest has left
 		free = time.Now()
 		b.Unlock(holder)
-		l := b.granted(w)
+		l := w.Granted()
 		granted = time.Now()
 		b.unlockIn(ctx, l)
 	})
@@ -97,7 +97,7 @@ func TestSpanOfAWaitForAKeptLock(t *testing.T) {
 			b.awaitKept(false, i)
 			b.Unlock(holder)
 		}
-		l := b.granted(w)
+		l := w.Granted()
 		require.Equal(t, c.requests, sent.Fired(), "%+v", c)
 		sent.Remove()
 		b.Unlock(l)
@@ -130,29 +130,11 @@ func TestWaiterIsLinkedToTheHolderThatFollowed(t *testing.T) {
 	require.NoError(t, deleted)
 	require.ErrorIs(t, holder.Unlock(b.Ctx), lockpool.ErrLockLost)
 	for _, next := range ahead {
-		b.Unlock(b.granted(next))
+		b.Unlock(next.Granted())
 	}
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	spans := others.acquisitions()
 	require.Equal(t, []link{linkTo("predecessor", spans[2]), linkTo("holder", spans[1])}, b.waitLinks())
-}
-
-func TestWaiterIsLinkedOnceToAHolderThatBecomesItsPredecessor(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.peer()
-	holder, ahead := b.lockWithWaiters(others.Pool, 1)
-	w := b.enqueue(b.Ctx, p, 3)
-	b.awaitBehind(w.predecessor(), 1)
-	b.awaitLinks(1, 2)
-	ahead[0].cancel()
-	_, err := b.result(ahead[0])
-	require.ErrorIs(t, err, context.Canceled)
-	b.awaitBehind(w.queue[0], 1)
-	b.Unlock(holder)
-	b.Unlock(b.granted(w))
-	spans := others.acquisitions()
-	require.Equal(t, []link{linkTo("predecessor", spans[1]), linkTo("holder", spans[0])}, b.waitLinks())
 }
 
 func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
@@ -164,7 +146,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 		text    string // the awaited node, if known
 	}{
 		{"timeout", func(_ *lockpool.Pool, w *waiter) { w.timeOut() }, "timeout", "context deadline exceeded"},
-		{"cancel", func(_ *lockpool.Pool, w *waiter) { w.cancel() }, "canceled", "context canceled"},
+		{"cancel", func(_ *lockpool.Pool, w *waiter) { w.Cancel() }, "canceled", "context canceled"},
 		{"close", func(p *lockpool.Pool, _ *waiter) { require.NoError(t, p.Close()) }, "pool_closed", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -184,7 +166,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 				w = b.enqueue(ctx, p, 2)
 				b.awaitLinks(1, 1)
 				c.end(p, w)
-				_, err := b.result(w)
+				err := w.failed()
 				require.ErrorContains(t, err, text(w))
 			})
 			require.Equal(t, []span{
@@ -214,7 +196,7 @@ func TestWaiterThatLosesItsSessionIsLinkedAndCountedOnce(t *testing.T) {
 	again := b.awaitRequeue(w.node())
 	b.awaitWatch("a", w.predecessor(), b.session("a", again[1]))
 	b.Unlock(holder)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	require.Equal(t, []link{linkTo("holder", others.acquisitions()[0])}, b.waitLinks())
 	b.Until(func() bool { return m.points()["lockpool.session.lost"] != nil }, "the lost session is counted")
 	require.Equal(t, idle(3).with(points{
@@ -322,7 +304,7 @@ func TestWithoutTraceLinksNoTraceIsStoredOrLinked(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(data), "traceparent")
 		b.Unlock(holder)
-		b.Unlock(b.granted(w))
+		b.Unlock(w.Granted())
 	}
 	for _, s := range b.recorder.Ended() {
 		require.Empty(t, s.Links())
@@ -341,7 +323,7 @@ func TestTraceWithUnknownFlagsIsLinkedTo(t *testing.T) {
 	w := b.start(b.Ctx, p, "a")
 	b.awaitLinks(1, 1)
 	b.Unlock(l)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 }
 
 func TestQueueShowsTheSpanOfEachAcquisition(t *testing.T) {
@@ -370,10 +352,10 @@ func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
 	holder, ahead := b.lockWithWaiters(b.silentPool(), 1)
 	w := b.enqueue(b.Ctx, b.pool(), 3)
 	b.awaitBehind(w.predecessor(), 1)
-	ahead[0].cancel()
+	ahead[0].Cancel()
 	b.awaitBehind(w.queue[0], 1)
-	w.cancel()
-	_, err := b.result(w)
+	w.Cancel()
+	err := w.failed()
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), w.predecessor())
 	require.ErrorContains(t, err, w.queue[0])

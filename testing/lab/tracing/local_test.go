@@ -29,7 +29,7 @@ func spansOfLocalTurns(t *testing.T) {
 	second := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
 	b.Unlock(first)
-	l := b.granted(second)
+	l := second.Granted()
 	third := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
 	fourth := b.start(b.Ctx, p, "a")
@@ -38,9 +38,9 @@ func spansOfLocalTurns(t *testing.T) {
 	elsewhere := b.enqueue(b.Ctx, others.Pool, 2)
 	b.AwaitWaiting(others.Pool, 1)
 	b.Unlock(l)
-	b.Unlock(b.granted(third))
-	b.Unlock(b.granted(fourth))
-	b.Unlock(b.granted(elsewhere))
+	b.Unlock(third.Granted())
+	b.Unlock(fourth.Granted())
+	b.Unlock(elsewhere.Granted())
 
 	const local = "lockpool.lock.local"
 	acquired, waited, released := b.named(acquireName), b.named(waitName), b.named(releaseName)
@@ -86,10 +86,10 @@ func TestSpanOfACallThatPassesItsPlaceOn(t *testing.T) {
 	second := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 2)
 	giveUp()
-	_, err := b.result(first)
+	err := first.failed()
 	require.ErrorIs(t, err, context.Canceled)
 	b.Unlock(holder)
-	b.Unlock(b.granted(second))
+	b.Unlock(second.Granted())
 	events := map[any][]string{} // by outcome
 	nodes := map[any]bool{}
 	for _, s := range b.named(acquireName) {

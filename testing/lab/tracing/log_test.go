@@ -55,7 +55,7 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	require.NoError(t, err)
 	time.Sleep(100 * time.Millisecond) // the wait must not be logged again
 	b.Unlock(holder)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	require.Equal(t, []map[string]any{{
 		"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex",
 		"behind": node, "behind_owner": "billing, " + thisProcess, "holder": node, "holder_owner": "billing, " + thisProcess,
@@ -84,7 +84,7 @@ func TestManyLongWaitsForALockAreLoggedOnce(t *testing.T) {
 	require.NotEqual(t, head, line["behind"])
 	b.Unlock(holder)
 	for _, w := range waiters {
-		b.Unlock(b.granted(w))
+		b.Unlock(w.Granted())
 	}
 	require.Len(t, log.lines(t, "waited"), 1)
 }
@@ -99,7 +99,7 @@ func TestShortWaitIsNotLogged(t *testing.T) {
 	w := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
 	b.Unlock(holder)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	time.Sleep(time.Second + 100*time.Millisecond - time.Since(begin)) // a leftover timer would have fired
 	require.Empty(t, log.lines(t))
 }
@@ -152,7 +152,7 @@ func TestWaitIsPredicted(t *testing.T) {
 	w := b.enqueue(b.Ctx, p, 2)
 	b.Until(func() bool { return p.Stats().Waiting == 1 }, "the second waits")
 	b.Unlock(holder)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	var predicted []float64
 	for _, s := range b.recorder.Ended() {
 		for _, a := range s.Attributes() {

@@ -32,7 +32,7 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 	w := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
 	b.Unlock(l)
-	b.Unlock(b.granted(w))
+	b.Unlock(w.Granted())
 	l = b.lock(b.Ctx, p, "a")
 	b.expire(b.session("a", b.Children("a")[0]))
 	<-l.Lost()

@@ -104,7 +104,7 @@ func TestWaitIsARegionOfTheExecutionTracer(t *testing.T) {
 			w := b.start(b.Ctx, p, "a")
 			b.AwaitWaiting(p, 1)
 			b.Unlock(l)
-			l = b.granted(w)
+			l = w.Granted()
 		}
 		b.Unlock(l)
 		rtrace.Stop()

@@ -132,14 +132,14 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	require.ErrorIs(b, err, context.DeadlineExceeded)
 
 	w := waiting()
-	w.cancel()
-	_, err = b.result(w)
+	w.Cancel()
+	err = w.failed()
 	require.ErrorIs(b, err, context.Canceled)
 	b.awaitQueue("a", 1)
 
 	w = waiting()
 	b.Unlock(outer)
-	l := b.granted(w)
+	l := w.Granted()
 	require.Zero(b, p.Stats().Waiting)
 	b.awaitQueue("a", 1)
 
@@ -148,7 +148,7 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	l = b.lock(b.Ctx, p, "a")
 	w = waiting()
 	require.NoError(b, p.Close())
-	_, err = b.result(w)
+	err = w.failed()
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
 	require.ErrorIs(b, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
 	b.awaitQueue("a", 0)

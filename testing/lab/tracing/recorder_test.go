@@ -18,8 +18,8 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// observer is the bench's provider for pools. It observes changes of wait spans before they
-// end. (The attributes of the SDK's spans cannot be read earlier.)
+// observer is the bench's provider for pools. It calls the bench's function before a span
+// begins, and observes changes of wait spans before they end. (The attributes of the SDK's spans cannot be read earlier.)
 type observer struct {
 	trace.TracerProvider
 	b *bench
@@ -35,6 +35,9 @@ type observingTracer struct {
 }
 
 func (o observingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if o.b.before != nil {
+		o.b.before(name)
+	}
 	ctx, s := o.Tracer.Start(ctx, name, opts...)
 	if name == waitName {
 		w := &waitSpan{Span: s, b: o.b}

@@ -56,23 +56,27 @@ func TestAcquisitionWithoutParentIsRootSpan(t *testing.T) {
 	require.Equal(t, []string{connectName, acquireName, releaseName}, names)
 }
 
+// The holder becomes the predecessor, and is not linked to again.
 func TestWaitGoesOnInTheSameSpanWhenThePredecessorGivesUp(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p := b.pool()
-	holder, ahead := b.lockWithWaiters(b.silentPool(), 1)
+	p, others := b.pool(), b.peer()
+	holder, ahead := b.lockWithWaiters(others.Pool, 1)
 	w, spans := b.traceWait(p, 3, func(ctx context.Context, w *waiter) {
 		b.awaitBehind(w.predecessor(), 1)
-		ahead[0].cancel()
-		_, err := b.result(ahead[0])
+		b.awaitLinks(1, 2)
+		ahead[0].Cancel()
+		err := ahead[0].failed()
 		require.ErrorIs(t, err, context.Canceled)
 		b.awaitBehind(w.queue[0], 1)
 		b.Unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
+		b.unlockIn(ctx, w.Granted())
 	})
+	theirs := others.acquisitions()
 	require.Equal(t, []span{
 		acquireWaiting(w.session, waiting{
 			position: 2, behind: w.queue[0], wakeups: int64(2), events: []string{goneEvent, goneEvent},
+			links: []link{linkTo("predecessor", theirs[1]), linkTo("holder", theirs[0])},
 		}),
 		release(nil),
 	}, spans)
@@ -89,7 +93,7 @@ func TestWakeupIsCountedEvenIfThePredecessorStays(t *testing.T) {
 		require.NoError(t, err)
 		b.awaitWatch("a", w.predecessor(), w.session)
 		b.Unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
+		b.unlockIn(ctx, w.Granted())
 	})
 	require.Equal(t, []span{
 		acquireWaiting(w.session, waiting{
@@ -111,7 +115,7 @@ func TestRequeuedWaiterIsOneAcquisition(t *testing.T) {
 			b.awaitWatch("a", node, w.session)
 		}
 		b.Unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
+		b.unlockIn(ctx, w.Granted())
 	})
 	require.Equal(t, []span{
 		acquireWaiting(w.session, waiting{
@@ -143,7 +147,7 @@ func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 		b.Until(func() bool { return len(b.named(handleName)) > 0 }, "it has another session")
 		b.awaitWatch("a", w.predecessor(), second)
 		b.Unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
+		b.unlockIn(ctx, w.Granted())
 	})
 	require.NotEqual(t, w.session, second)
 	_, port, err := net.SplitHostPort(b.server().Addr())
@@ -185,10 +189,10 @@ func TestBusyTryLockIsNeitherErrorNorWait(t *testing.T) {
 	b.Unlock(holder)
 }
 
-func TestReentryHasNoSpan(t *testing.T) {
+func TestReentriesAreCountedWithoutSpans(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p := b.pool()
+	p, m := b.metered()
 	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
 	outer, err := h.Lock(b.Ctx, "a")
@@ -215,8 +219,25 @@ func TestReentryHasNoSpan(t *testing.T) {
 	}))
 	require.Equal(t, []span{release(nil)}, b.trace(func(ctx context.Context) {
 		require.NoError(t, outer.Unlock(ctx)) // the last entry
-		require.NoError(t, h.Close(ctx))
 	}))
+	require.Equal(t, idle(2).with(points{
+		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
+		"lockpool.lock.reentries": {mutex: 5}, handles: {"": 1},
+	}), m.points())
+	read := func(n int) {
+		var all []*lockpool.Lock
+		for range n {
+			all = append(all, b.Lock(h, "b", lockpool.Shared()))
+		}
+		for _, l := range all {
+			b.Unlock(l)
+		}
+	}
+	read(1)
+	require.Equal(t, map[string]int64{mutex: 5}, m.points()["lockpool.lock.reentries"], "the first entry is no reentry")
+	read(3)
+	require.Equal(t, map[string]int64{mutex: 5, "lockpool.lock.kind=read": 2}, m.points()["lockpool.lock.reentries"])
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 // A call that fails before any request takes no time, and the error says everything.
@@ -312,15 +333,15 @@ func TestSpansContainNoSecrets(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	w := b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
-	w.cancel()
-	_, err = b.result(w)
+	w.Cancel()
+	err = w.failed()
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = p.Lock(b.Ctx, "forbidden")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	w = b.start(b.Ctx, p, "a")
 	b.AwaitWaiting(p, 1)
 	require.NoError(t, p.Close())
-	_, err = b.result(w)
+	err = w.failed()
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
 
