@@ -193,11 +193,11 @@ func TestDeadlockThatIsLoggedIsTheError(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
 		var last *lockpool.Handle
-		logged := &onRecord{func(r slog.Record) {
+		logged := locktest.OnLog(func(r slog.Record) {
 			if r.Message == "lockpool: deadlock" {
 				_ = last.Close(b.Ctx)
 			}
-		}}
+		})
 		pool := b.Pool(lockpool.WithLogger(slog.New(logged)))
 		first := &party{Handle: b.Handle(pool)}
 		last = b.Handle(pool)
@@ -211,14 +211,6 @@ func TestDeadlockThatIsLoggedIsTheError(t *testing.T) {
 		require.NoError(t, first.Close(b.Ctx))
 	})
 }
-
-// onRecord is a handler that calls a function with each record.
-type onRecord struct{ do func(slog.Record) }
-
-func (h *onRecord) Enabled(context.Context, slog.Level) bool      { return true }
-func (h *onRecord) Handle(_ context.Context, r slog.Record) error { h.do(r); return nil }
-func (h *onRecord) WithAttrs([]slog.Attr) slog.Handler            { return h }
-func (h *onRecord) WithGroup(string) slog.Handler                 { return h }
 
 // Finding a cycle in memory does not take long, whatever else waits.
 func TestDeadlockInMemoryAmongMany(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
@@ -71,7 +72,7 @@ func TestOverdueHolderIsAskedBeforeTheLogger(t *testing.T) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan struct{})
-		handler := blockingHandler{slog.DiscardHandler, asked}
+		handler := locktest.OnLog(func(slog.Record) { <-asked })
 		pool := bubblePool(t, zktest.StartBubble(t), lockpool.WithLogger(slog.New(handler)), lockpool.WithMaxHold(time.Minute, true))
 		require.NoError(t, pool.Do(t.Context(), "a", func(ctx context.Context) error {
 			select {
@@ -83,17 +84,4 @@ func TestOverdueHolderIsAskedBeforeTheLogger(t *testing.T) {
 			return nil
 		}, lockpool.Revocable()))
 	})
-}
-
-// blockingHandler lets loggers wait.
-type blockingHandler struct {
-	slog.Handler
-	until <-chan struct{}
-}
-
-func (blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h blockingHandler) Handle(context.Context, slog.Record) error {
-	<-h.until
-	return nil
 }

@@ -85,16 +85,7 @@ func (s panickingSpan) SetStatus(codes.Code, string) { s.provider.step() }
 
 func (s panickingSpan) End(...trace.SpanEndOption) { s.provider.step() }
 
-// panickingHandler and the others call step, too.
-type panickingHandler struct {
-	slog.Handler
-	provider *panickingTracer
-}
-
-func (h panickingHandler) Handle(context.Context, slog.Record) error { h.provider.step(); return nil }
-
-func (panickingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
+// panickingMeters and the others call step, too.
 type panickingMeters struct {
 	metricnoop.MeterProvider
 	provider *panickingTracer
@@ -249,7 +240,7 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 		for at := 1; ; at++ {
 			tracer := &panickingTracer{goroutine: goid.Get(), at: at}
 			p := b.Pool(lockpool.WithTracerProvider(tracer), lockpool.WithHoldSpans(), lockpool.WithProfiles(),
-				lockpool.WithLogger(slog.New(panickingHandler{provider: tracer})), lockpool.WithMeterProvider(panickingMeters{provider: tracer}),
+				lockpool.WithLogger(slog.New(locktest.OnLog(func(slog.Record) { tracer.step() }))), lockpool.WithMeterProvider(panickingMeters{provider: tracer}),
 				lockpool.WithDeadlockCheck(20*time.Millisecond))
 			func() {
 				defer func() {

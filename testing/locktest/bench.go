@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -405,3 +406,13 @@ func (l *Log) String() string {
 	defer l.mu.Unlock()
 	return l.text.String()
 }
+
+// OnLog is a handler of logs that calls a function with each record.
+type OnLog func(slog.Record)
+
+// Enabled implements [slog.Handler], as do the other methods.
+func (OnLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (f OnLog) Handle(_ context.Context, r slog.Record) error { f(r); return nil }
+func (f OnLog) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f OnLog) WithGroup(string) slog.Handler                 { return f }

@@ -4,7 +4,6 @@ package tracing
 // are released nevertheless.
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
@@ -53,23 +53,21 @@ func TestKeptLockIsLostDuringTheCall(t *testing.T) {
 	b.Unlock(l)
 }
 
-// blockingHandler blocks in warnings about locks: send to in, then receive from out.
-type blockingHandler struct{ in, out chan struct{} }
+// blockingHandler blocks in warnings about locks: receive from in, then send to out.
+type blockingHandler struct {
+	locktest.OnLog
+	in, out chan struct{}
+}
 
 func newBlockingHandler() blockingHandler {
-	return blockingHandler{make(chan struct{}, 10), make(chan struct{})}
+	in, out := make(chan struct{}, 10), make(chan struct{})
+	return blockingHandler{func(r slog.Record) {
+		if r.Message == longWaitMessage || r.Message == lostMessage {
+			in <- struct{}{}
+			<-out
+		}
+	}, in, out}
 }
-
-func (blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h blockingHandler) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == longWaitMessage || r.Message == lostMessage {
-		h.in <- struct{}{}
-		<-h.out
-	}
-	return nil
-}
-func (h blockingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
-func (h blockingHandler) WithGroup(string) slog.Handler      { return h }
 
 func TestCloseWaitsForARunningHandler(t *testing.T) {
 	t.Parallel()
