@@ -6,8 +6,6 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,29 +16,13 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
 	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign/campaigntest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// runCampaign runs a campaign and returns the report and the last line of output.
-func runCampaign(t *testing.T, change func(*campaign.Options)) (workload.Report, string) {
-	o := campaign.DefaultOptions()
-	change(&o)
-	var out strings.Builder
-	found, err := campaign.Run(t.Context(), &out, engine, o)
-	t.Log("\n" + out.String())
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	return found, lines[len(lines)-1]
-}
-
 func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
-	found, last := runCampaign(t, func(o *campaign.Options) { o.Duration = 25 * time.Second })
-	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
-	require.True(t, found.Clean()) // a lock never shared is a violation, once enough requests fit beside a holder
-	for _, kind := range []string{workload.Exclusive, workload.Plain} {
-		require.Equal(t, 1, found.MaxHolders[workload.NameOf(kind, 1)], kind)
-	}
+	campaigntest.FindsNoViolation(t, engine)
 }
 
 // Directories may be left, and do not count.
@@ -88,35 +70,14 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 // takes half a minute, so for the other kinds there are only the records of check_test.go; a
 // writer may also have downgraded before the fault, and then nothing is wrong.)
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*campaign.Options)
-		clean  bool
-	}{
-		{"with lease", func(*campaign.Options) {}, true},
-		{"ignoring losses", func(o *campaign.Options) { o.IgnoreLosses = true }, false},
-		{"with slow clocks", func(o *campaign.Options) { o.ClockRate = 0.1 }, false},
+	for name, change := range map[string]func(*campaign.Options){
+		"with lease":       func(*campaign.Options) {},
+		"ignoring losses":  func(o *campaign.Options) { o.IgnoreLosses = true },
+		"with slow clocks": func(o *campaign.Options) { o.ClockRate = 0.1 },
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each has a separate ensemble, and mostly waits
-			found, last := runCampaign(t, func(o *campaign.Options) {
-				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
-				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
-				o.Rush = 0                                                        // or the first holder may have an own lock
-				o.Duration = 5 * time.Second
-				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer, Begin: freezeHolder}}
-				c.change(o)
-			})
-			require.Equal(t, c.clean, found.Clean(), last)
-			if !c.clean {
-				require.NotEmpty(t, found.Violations)
-				require.Contains(t, found.Violations[0], "exceeded its limit")
-				require.NotContains(t, last, "violations=0")
-			}
+			campaigntest.FindsOverlap(t, engine, name != "with lease", change)
 		})
 	}
-}
-
-func freezeHolder(c *campaign.Campaign, _ *rand.Rand) (string, func() error, error) {
-	return c.Disturb(c.LongestHolder(), func(l campaign.Link) { l.Hold(true, true) })
 }

@@ -5,10 +5,7 @@ package main
 // This file tests the campaign: short runs, planted losses, and the reading of ends.
 
 import (
-	"math/rand/v2"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,6 +14,7 @@ import (
 
 	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
 	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign/campaigntest"
 )
 
 func TestMain(m *testing.M) {
@@ -25,45 +23,16 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// runCampaign runs a campaign and returns the report and the last line of output.
-func runCampaign(t *testing.T, change func(*campaign.Options)) (workload.Report, string) {
-	o := campaign.DefaultOptions()
-	change(&o)
-	var out strings.Builder
-	found, err := campaign.Run(t.Context(), &out, engine, o)
-	t.Log("\n" + out.String())
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	return found, lines[len(lines)-1]
-}
-
 func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
-	found, last := runCampaign(t, func(o *campaign.Options) { o.Duration = 20 * time.Second })
-	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
-	for _, kind := range []string{workload.Exclusive, workload.Plain} {
-		require.Equal(t, 1, found.MaxHolders[workload.NameOf(kind, 1)], kind)
-	}
+	campaigntest.FindsNoViolation(t, engine)
 }
 
 // A holder cut off for longer than the TTL, ignoring the end of the lease, overlaps with
 // the next one: the campaign finds the overlap.
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	t.Parallel()
-	found, _ := runCampaign(t, func(o *campaign.Options) {
-		o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
-		o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
-		o.Rush = 0                                                        // in a rush, the first holder has another lock
-		o.Duration, o.IgnoreLosses = 5*time.Second, true
-		o.Faults = []campaign.Fault{{
-			Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer,
-			Begin: func(c *campaign.Campaign, _ *rand.Rand) (string, func() error, error) {
-				return c.Disturb(c.LongestHolder(), func(l campaign.Link) { l.Hold(true, true) })
-			},
-		}}
-	})
-	require.NotEmpty(t, found.Violations)
-	require.Contains(t, found.Violations[0], "exceeded its limit")
+	campaigntest.FindsOverlap(t, engine, true, func(o *campaign.Options) { o.IgnoreLosses = true })
 }
 
 // Everything left is found: keys, and leases without keys.
