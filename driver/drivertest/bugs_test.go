@@ -5,9 +5,7 @@ package drivertest
 import (
 	_ "embed"
 	"flag"
-	"os/exec"
 	"path"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,17 +59,5 @@ func TestBugsAreFound(t *testing.T) {
 
 // runLaws runs tests of a driver with bugs planted in the driver.
 func runLaws(t *testing.T, driver, tests string, bugs ...plant.Bug) (out string, err error) {
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	dir := t.TempDir()
-	overlay, err := plant.Overlay(root, dir, bugs...)
-	require.NoError(t, err)
-	// A program with no other tests, and without the race detector, is soon built.
-	program := filepath.Join(dir, "laws.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s", "-overlay", overlay, "-o", program, "./"+driver+"/contract_test.go")
-	build.Dir = root
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	text, err = exec.CommandContext(t.Context(), program, "-test.v", "-test.run="+tests, "-test.timeout=1m").CombinedOutput()
-	return string(text), err
+	return plant.Test(t.Context(), "../..", t.TempDir(), "./"+driver+"/contract_test.go", []string{"-test.v", "-test.run=" + tests}, bugs...)
 }

@@ -2,9 +2,11 @@
 package plant
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -152,4 +154,24 @@ func Overlay(root, dir string, bugs ...Bug) (overlay string, err error) {
 	}
 	overlay = filepath.Join(dir, "overlay.json")
 	return overlay, os.WriteFile(overlay, text, 0o666)
+}
+
+// Test runs a file of tests in root with bugs planted there, and returns the output. The
+// program has no other tests and no race detector, so it is soon built, in dir.
+func Test(ctx context.Context, root, dir, file string, flags []string, bugs ...Bug) (out string, err error) {
+	if root, err = filepath.Abs(root); err != nil {
+		return "", err
+	}
+	overlay, err := Overlay(root, dir, bugs...)
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, "bugs.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s", "-overlay", overlay, "-o", program, file)
+	build.Dir = root
+	text, err := build.CombinedOutput()
+	if err == nil {
+		text, err = exec.CommandContext(ctx, program, append(flags, "-test.timeout=1m")...).CombinedOutput()
+	}
+	return string(text), err
 }

@@ -5,8 +5,6 @@ package behavior
 import (
 	_ "embed"
 	"flag"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,27 +34,11 @@ func TestBugsAreFound(t *testing.T) {
 		}
 		t.Run(bug.Name, func(t *testing.T) {
 			t.Parallel()
-			out, err := runGroup(t, group, bug)
+			out, err := plant.Test(t.Context(), "../..", t.TempDir(), "./driver/memory/behavior_test.go",
+				[]string{"-test.run=^TestBehavior$/^bubbles$/^" + group + "$"}, bug)
 			require.Error(t, err, "the tests of %s do not find that: %s", group, bug.Notes["breaks"])
 			require.Regexp(t, "--- FAIL: TestBehavior/bubbles/"+group+"|^panic: |\npanic: |\nfatal error: ", out)
 		})
 	}
 	require.Empty(t, without, "groups without a bug")
-}
-
-// runGroup runs a group of tests on driver/memory with bugs planted in lockpool.
-func runGroup(t *testing.T, group string, bugs ...plant.Bug) (out string, err error) {
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	dir := t.TempDir()
-	overlay, err := plant.Overlay(root, dir, bugs...)
-	require.NoError(t, err)
-	// A program with no other tests, and without the race detector, is soon built.
-	program := filepath.Join(dir, "behavior.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s", "-overlay", overlay, "-o", program, "./driver/memory/behavior_test.go")
-	build.Dir = root
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	text, err = exec.CommandContext(t.Context(), program, "-test.run=^TestBehavior$/^bubbles$/^"+group+"$", "-test.timeout=1m").CombinedOutput()
-	return string(text), err
 }
