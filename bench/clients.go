@@ -171,17 +171,24 @@ func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
 	if n.delay > 0 {
 		conn = distant(conn, n.delay)
 	}
-	return countingConn{conn, &n.received}, nil
+	return countingConn{conn, &n.received, new(atomic.Int64)}, nil
 }
 
+// countingConn counts bytes.
 type countingConn struct {
 	net.Conn
-	received *atomic.Int64
+	received, sent *atomic.Int64
 }
 
 func (c countingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.received.Add(int64(n))
+	return n, err
+}
+
+func (c countingConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
 	return n, err
 }
 

@@ -99,7 +99,7 @@ func (s *stage) pool(opts ...lockpool.Option) *lockpool.Pool {
 		Servers: []string{"zk:2181"}, SessionTimeout: s.timeout, Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := s.server.Dial(ctx, s.server.Addr())
-			return stageConn{conn, s}, err
+			return countingConn{conn, &s.fromServer, &s.toServer}, err
 		},
 	})
 	require.NoError(s, err)
@@ -114,23 +114,6 @@ func (s *stage) connected(opts ...lockpool.Option) *lockpool.Pool {
 	p := s.pool(opts...)
 	s.unlock(s.lock(p, "another"))
 	return p
-}
-
-type stageConn struct {
-	net.Conn
-	stage *stage
-}
-
-func (c stageConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.stage.fromServer.Add(int64(n))
-	return n, err
-}
-
-func (c stageConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.stage.toServer.Add(int64(n))
-	return n, err
 }
 
 func (s *stage) lock(p *lockpool.Pool, name string, opts ...lockpool.LockOption) *lockpool.Lock {
