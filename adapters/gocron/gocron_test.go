@@ -140,24 +140,6 @@ func crash(b *locktest.Bench, proxy *zktest.Proxy) {
 	proxy.HalfOpen(zktest.Selector{})
 }
 
-func TestLockOfACrashedMachineComesFree(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		var j job
-		alive := lockgocron.NewLocker(b.Pool(), "jobs")
-		proxy := b.Proxy()
-		lock, err := lockgocron.NewLocker(b.PoolWithTimeout(time.Second), "jobs").Lock(b.Ctx, "nightly report")
-		require.NoError(t, err)
-
-		runs := j.schedule(b, time.Now().Add(period), gocron.WithDistributedLocker(alive))
-		b.Until(func() bool { return j.skipped.Load() == 2 }, "runs are skipped")
-		require.Zero(t, runs.Load())
-		crash(b, proxy)
-		b.Until(func() bool { return runs.Load() == 2 }, "the job runs")
-		require.ErrorIs(t, lock.Unlock(b.Ctx), lockpool.ErrLockLost)
-	})
-}
-
 func TestNamesOfJobs(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
