@@ -156,8 +156,8 @@ func Overlay(root, dir string, bugs ...Bug) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, text, 0o666)
 }
 
-// Test runs a file of tests in root with bugs planted there, and returns the output. The
-// program has no other tests and no race detector, so it is soon built, in dir.
+// Test runs a file of tests in root with bugs planted there, and returns the output. A
+// program with no other tests, and without the race detector, is soon built, in dir.
 func Test(ctx context.Context, root, dir, file string, flags []string, bugs ...Bug) (out string, err error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return "", err
