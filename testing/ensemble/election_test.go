@@ -3,8 +3,10 @@ package ensemble
 // This file has the tests of locks during elections.
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,10 +23,7 @@ import (
 func TestHeldLocksSurviveElection(t *testing.T) {
 	e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick))
 	ctx := locktest.Timeout(t, 3*patience)
-	var addrs []string
-	for i := range e.Len() {
-		addrs = append(addrs, e.Member(i).Addr())
-	}
+	addrs := strings.Split(e.ConnectString(), ",")
 	const session = 20 * tick // the longest timeout granted by the servers
 	var held []*lockpool.Lock
 	for i := range 12 { // on a session each, connected to any member
@@ -66,11 +65,7 @@ func TestHeldLocksSurviveElection(t *testing.T) {
 	}
 	require.True(t, slices.IsSorted(tokens), "tokens must grow across elections: %v", tokens)
 	require.Len(t, slices.Compact(tokens), 3)
-	for i := range e.Len() {
-		awaitSynced(t, ctx, e)
-		require.NoError(t, e.Member(i).Stop(ctx))
-		require.NoError(t, e.Member(i).Start(ctx))
-	}
+	restartEach(t, ctx, e)
 	for i, l := range held {
 		require.NoError(t, l.Verify(ctx), "lock %d", i)
 		require.NoError(t, l.Unlock(ctx))
@@ -78,5 +73,13 @@ func TestHeldLocksSurviveElection(t *testing.T) {
 	t.Logf("from the leader's death to the next leader: %v; to the next grant: %v", elections, outages)
 	for i := range outages {
 		require.Less(t, outages[i], elections[i]+3*time.Second)
+	}
+}
+
+func restartEach(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) {
+	for i := range e.Len() {
+		awaitSynced(t, ctx, e)
+		require.NoError(t, e.Member(i).Stop(ctx))
+		require.NoError(t, e.Member(i).Start(ctx))
 	}
 }
