@@ -28,37 +28,20 @@ func TestViewForgetsContendersThatAreGone(t *testing.T) {
 	require.False(t, v.isOwn(b))
 }
 
-// joinedSession is a fakeSession with a prepared answer to Join.
-type joinedSession struct {
-	fakeSession
-	joined driver.Joined
-}
-
-func (s *joinedSession) Join(context.Context, string, driver.Request) (driver.Joined, error) {
-	return s.joined, nil
-}
-
-func (s *joinedSession) Leave(context.Context, string, driver.Node) error { return nil }
-
-// The view may lack the writer before the reader whose wait is continued, because another
-// waiter has told the view of the writer's end.
-func TestClaimThatContinuesAWaitIsNotGrantedTheLockUnseen(t *testing.T) {
-	t.Parallel()
-	reader, self := driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}, driver.Node{Name: "c", Seq: 3, Kind: driver.Shared}
-	s := &joinedSession{fakeSession: fakeSession{queue: []driver.Node{reader}}}
-	var views Views
-	views.open("q").listed([]driver.Node{reader, self})
-	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views, Node: self}).Acquire(t.Context())
-	require.ErrorIs(t, err, driver.ErrRemoved)
-}
-
-// lookingSession is a joinedSession where the nodes leave one after the other: the next one
-// leaves when watched, or when the queue is listed.
+// lookingSession is a fakeSession with a prepared answer to Join. The nodes leave one after
+// the other: the next one leaves when watched, or when the queue is listed.
 type lookingSession struct {
-	joinedSession
+	fakeSession
+	joined  driver.Joined
 	leaving []driver.Node
 	watches map[driver.Node]*driver.Watch
 }
+
+func (s *lookingSession) Join(context.Context, string, driver.Request) (driver.Joined, error) {
+	return s.joined, nil
+}
+
+func (s *lookingSession) Leave(context.Context, string, driver.Node) error { return nil }
 
 func (s *lookingSession) oneLeaves() {
 	if len(s.leaving) == 0 {
@@ -97,7 +80,7 @@ func TestWhoeverLeavesDuringAListingGrantsNothingAlone(t *testing.T) {
 	t.Parallel()
 	a, b, c, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}, driver.Node{Name: "c", Seq: 3}, driver.Node{Name: "d", Seq: 4}
 	queue := []driver.Node{a, b, c, self}
-	s := &lookingSession{joinedSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}}, []driver.Node{b, c, a}, map[driver.Node]*driver.Watch{}}
+	s := &lookingSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}, []driver.Node{b, c, a}, map[driver.Node]*driver.Watch{}}
 	node, err := (&Claim{Session: s, Queue: "q", Rule: Exclusive}).Acquire(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, self, node)
@@ -110,7 +93,7 @@ func TestTheOwnNodeIsLookedAtAfterTheView(t *testing.T) {
 	t.Parallel()
 	a, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}
 	queue := []driver.Node{a, self}
-	s := &lookingSession{joinedSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}}, []driver.Node{a, self}, map[driver.Node]*driver.Watch{}}
+	s := &lookingSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}, []driver.Node{a, self}, map[driver.Node]*driver.Watch{}}
 	rule := func(queue []driver.Node, i int) []driver.Node {
 		if i == 0 {
 			s.oneLeaves()
