@@ -4,7 +4,6 @@ package lockpool_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -196,15 +195,7 @@ func TestWaitForARestIsNoSelfDeadlock(t *testing.T) {
 		h := b.Handle(p)
 		require.NoError(t, h.Do(b.Ctx, "other", func(ctx context.Context) error {
 			b.Unlock(b.Lock(h, "a", lockpool.HoldAtLeast(time.Second)))
-			done := make(chan error)
-			go func() {
-				l, err := p.Lock(ctx, "a")
-				if err == nil {
-					err = l.Unlock(ctx)
-				}
-				done <- err
-			}()
-			return <-done
+			return <-startLock(ctx, p)
 		}))
 		require.Empty(t, logged.String())
 	})
@@ -226,20 +217,21 @@ func (g *gate) Done() <-chan struct{} {
 	return nil
 }
 
-// A rest does not begin after what would have ended it, though the Unlock came first.
+// A rest does not begin after what would have ended it, though the Unlock came first, and a
+// reader leaves the lock to no rest that has ended.
 func TestUnlockBesideTheEndLeavesNoRest(t *testing.T) {
-	for name, end := range map[string]func(b *locktest.Bench, p *lockpool.Pool, h *lockpool.Handle) error{
-		"pool": func(_ *locktest.Bench, p *lockpool.Pool, _ *lockpool.Handle) error { _ = p.Close(); return nil },
-		"node": func(b *locktest.Bench, _ *lockpool.Pool, _ *lockpool.Handle) error {
-			return b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1)
-		},
+	rests := lockpool.HoldAtLeast(time.Hour)
+	for end, opts := range map[string][]lockpool.LockOption{
+		"pool": {rests}, "node": {rests}, "node of readers": {lockpool.Shared()},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(end, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t)
 				p := b.Pool()
-				h := b.Handle(p)
-				l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
+				l := b.Lock(b.Handle(p), "a", opts...)
+				if end == "node of readers" {
+					b.Unlock(b.Lock(p, "a", lockpool.Shared(), rests))
+				}
 				time.Sleep(30 * time.Millisecond) // so that the node is watched
 				g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}
 				ctx := l.Context(g)
@@ -247,36 +239,23 @@ func TestUnlockBesideTheEndLeavesNoRest(t *testing.T) {
 				unlocked := make(chan error)
 				go func() { unlocked <- l.Unlock(b.Ctx) }()
 				<-g.entered
-				require.NoError(t, end(b, p, h))
+				if end == "pool" {
+					_ = p.Close()
+				} else {
+					require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+				}
 				synctest.Wait()
 				close(g.leave)
-				err := <-unlocked
-				require.True(t, err == nil || errors.Is(err, lockpool.ErrLockLost) || name == "pool", "%v", err)
+				switch err := <-unlocked; {
+				case end == "node of readers":
+					require.ErrorIs(t, err, lockpool.ErrLockLost)
+				case end == "node" && err != nil:
+					require.ErrorIs(t, err, lockpool.ErrLockLost)
+				}
 				<-ctx.Done()
 				require.Zero(t, p.Stats().Resting)
 				require.Empty(t, b.Children("a"))
 			})
 		})
 	}
-}
-
-// A rest that has ended is nobody whom a reader leaves the lock to.
-func TestUnlockBesideTheEndOfARestIsTheLast(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		l := b.Lock(p, "a", lockpool.Shared())
-		b.Unlock(b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(time.Hour)))
-		time.Sleep(30 * time.Millisecond) // so that the node is watched
-		g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}
-		l.Context(g)
-		g.armed.Store(true)
-		unlocked := make(chan error)
-		go func() { unlocked <- l.Unlock(b.Ctx) }()
-		<-g.entered
-		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
-		synctest.Wait()
-		close(g.leave)
-		require.ErrorIs(t, <-unlocked, lockpool.ErrLockLost)
-	})
 }
