@@ -57,45 +57,30 @@ func TestHolderLearnsThatItsNodeWasHidden(t *testing.T) {
 	b.Unlock(b.Lock(p, "a"))
 }
 
-// The pool closes the session of a node that it may not remove as soon as nothing
-// else is held on that session.
+// The pool closes the session of a node that it may not remove as soon as nothing else is held
+// on that session. Until then the session does not count as one of those that the pool may open.
 func TestUnremovableNodeGoesWithItsSession(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool(lockpool.WithMaxSessions(1))
-	other := b.Lock(p, "other")
-	b.Restrict("/a", zk.PermRead|zk.PermCreate)
-	l := b.Lock(p, "a")
-	err := l.Unlock(b.Ctx)
-	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.ErrorContains(t, err, "DELETE on "+b.Chroot+"/a")
-	require.Equal(t, 1, other.Depth())
-	require.NoError(t, other.Verify(b.Ctx), "other locks of the session stay held")
-	require.Len(t, b.Children("a"), 1)
-	b.Unlock(b.Lock(p, "third")) // on another session
-	b.Unlock(other)
-	b.AwaitQueue("a", 0)
-}
-
-// A session with a node that the service refuses to remove does not count as one of those
-// that the pool may open.
-func TestSessionThatTakesNoMoreHandlesDoesNotCount(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p := b.Pool(lockpool.WithMaxSessions(2))
 		other := b.Lock(p, "other")
 		b.Restrict("/a", zk.PermRead|zk.PermCreate)
-		require.ErrorIs(t, b.Lock(p, "a").Unlock(b.Ctx), lockpool.ErrNoPermission)
-		synctest.Wait() // until the pool has heard of it
+		err := b.Lock(p, "a").Unlock(b.Ctx)
+		require.ErrorIs(t, err, lockpool.ErrNoPermission)
+		require.ErrorContains(t, err, "DELETE on "+b.Chroot+"/a")
+		synctest.Wait()              // until the pool has heard of it
+		b.Unlock(b.Lock(p, "third")) // on another session
 		var handles []*lockpool.Handle
 		for range 64 {
 			handles = append(handles, b.Handle(p))
 		}
 		require.Equal(t, 3, p.Stats().OpenSessions)
+		require.NoError(t, other.Verify(b.Ctx), "other locks of the session stay held")
+		require.Len(t, b.Children("a"), 1)
 		b.Unlock(other)
+		b.AwaitQueue("a", 0)
 		for _, h := range handles {
 			require.NoError(t, h.Close(b.Ctx))
 		}
-		b.AwaitQueue("a", 0)
 	})
 }
