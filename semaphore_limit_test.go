@@ -5,7 +5,6 @@ package lockpool_test
 import (
 	"encoding/binary"
 	"fmt"
-	"sync/atomic"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
@@ -53,40 +52,27 @@ func TestForeignLeasesStateNoLimit(t *testing.T) {
 	}
 }
 
-// The limit is lowered before the lease is created, and its event precedes the
-// reply. The old limit must not grant the permit.
+// The limit is lowered before the lease is created, and its event precedes the reply. The old
+// limit must not grant the permit. (The old limit would: first has one of two permits.)
 func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 	t.Parallel()
 	b, own := locktest.NewEmbedded(t)
-	over := 0
-	const turns = 40
-	for i := range turns {
+	p, others := b.Pool(), b.Pool()
+	for i := range 40 { // event and reply are seen at almost the same time
 		name := fmt.Sprint("s", i)
-		p, others := b.Pool(), b.Pool()
 		sem := others.Semaphore(name, 0)
 		require.NoError(t, sem.SetLimit(b.Ctx, 2))
 		first := b.Acquire(sem, 1)
-		var lowered atomic.Bool
-		fault := own.Inject(zktest.Rule{
+		own.Inject(zktest.Rule{
 			Match: zktest.Match{Prefix: b.Chroot + "/" + name + "/leases/", Ops: zktest.Creates},
 			Do: zktest.Call(func(zktest.Request) { // SetLimit of an operator returns before the lease is created
-				lowered.Store(own.Set(b.Chroot+"/"+name+"/limit", []byte{0, 0, 0, 1}) == nil)
+				_ = own.Set(b.Chroot+"/"+name+"/limit", []byte{0, 0, 0, 1})
 			}),
 		})
-		second, err := p.Semaphore(name, 0).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-		require.NoError(t, fault.Wait(b.Ctx))
-		require.True(t, lowered.Load())
-		if err == nil {
-			over++
-			b.Unlock(second)
-		} else {
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-		}
+		_, err := p.Semaphore(name, 0).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
+		require.ErrorIs(t, err, lockpool.ErrLocked)
 		b.Unlock(first)
-		require.NoError(t, p.Close())
-		require.NoError(t, others.Close())
 	}
-	require.Zero(t, over, "of %d grants were over the limit when they were made", turns)
 }
 
 func TestLimitHasTheFormatOfCurator(t *testing.T) {
