@@ -14,20 +14,12 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// slowServer puts a proxy in front of the shared server that delays every reply.
-func slowServer(b *locktest.Bench, d time.Duration) *zktest.Proxy {
-	proxy := zktest.StartProxy(b, locktest.Shared().Addr())
-	b.Addr = proxy.Addr()
-	proxy.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(d)})
-	return proxy
-}
-
 // A release in another goroutine takes a round trip. It must not keep Do from its
 // own release.
 func TestUnlockBesideAnotherUnlockOfTheHandle(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
-	slowServer(b, 10*time.Millisecond)
+	b, proxy := locktest.NewBehindProxy(t)
+	proxy.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(10 * time.Millisecond)})
 	p := b.Pool()
 	for range 5 {
 		unlocked := make(chan error, 1)
@@ -75,9 +67,7 @@ func TestUnlockReportsAnExpiredSession(t *testing.T) {
 // Cancellations and deadlines of the caller still bound the wait.
 func TestUnlockWithTheContextOfTheLockHonorsItsParentAndChildren(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
-	proxy := zktest.StartProxy(b, locktest.Shared().Addr())
-	b.Addr = proxy.Addr()
+	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
 	for name, derive := range map[string]func(l *lockpool.Lock) (context.Context, context.CancelFunc){
 		"around": func(l *lockpool.Lock) (context.Context, context.CancelFunc) {
