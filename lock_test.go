@@ -73,11 +73,7 @@ func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 		_, err := b.Admin.Create(b.Chroot+"/a/"+name, nil, 0, world)
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(b.Ctx)
-		done := make(chan error)
-		go func() {
-			_, err := p.Lock(ctx, "a")
-			done <- err
-		}()
+		done := startLock(ctx, p)
 		b.Until(func() bool {
 			watched, err := locktest.Shared().Command(b.Ctx, "wchp")
 			require.NoError(t, err)

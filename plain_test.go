@@ -56,14 +56,7 @@ func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.TryLock(b.Ctx, "x/a", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := make(chan error)
-	go func() {
-		l, err := p.Lock(b.Ctx, "x/a", lockpool.Plain())
-		if err == nil {
-			err = l.Unlock(b.Ctx)
-		}
-		w <- err
-	}()
+	w := startLockOf(b.Ctx, p, "x/a", lockpool.Plain())
 	q, err := p.Queue(b.Ctx, "x/a")
 	require.NoError(t, err)
 	b.AwaitWaiting(p, 1)
