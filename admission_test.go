@@ -55,58 +55,46 @@ func TestRefusedCallsSendLittle(t *testing.T) {
 	})
 }
 
-// Calls of several processes that ask at the same time, and find room, leave again if they are
-// too many.
+// Of calls that ask together, as many wait as of calls that come one after the other: those of
+// several processes leave again if they are too many, and those of one process count the first.
 func TestCallsThatAskTogetherLeaveAgain(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
-		const pools, most = 8, 3
-		l := b.Lock(b.Pool(), "a")
-		s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpExists}}, Times: 1000, Do: zktest.DelayReply(time.Second)})
-		var refused atomic.Int32
-		var all sync.WaitGroup
-		for range pools {
-			p := b.Pool()
-			all.Go(func() {
-				err := p.Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.MaxWaiters(most))
-				if errors.Is(err, lockpool.ErrQueueFull) {
-					refused.Add(1)
-				} else {
-					require.NoError(t, err)
+	const most = 3
+	for name, test := range map[string]struct {
+		pools, calls int
+		slow         []zktest.Op
+		times        int
+	}{
+		"several processes": {8, 8, []zktest.Op{zktest.OpExists}, 1000},
+		"one process":       {1, 20, zktest.Creates, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
+				l := b.Lock(b.Pool(), "a")
+				var pools []*lockpool.Pool
+				for i := range test.pools {
+					pools = append(pools, b.Pool())
+					require.NoError(t, pools[i].Ping(b.Ctx))
 				}
-			})
-		}
-		b.Until(func() bool { return refused.Load() == pools-most }, "the calls that are too many are refused")
-		require.Len(t, b.Children("a"), 1+most)
-		b.Unlock(l)
-		all.Wait()
-	})
-}
-
-// Of calls that come while the first call of their pool asks, no more wait than with calls that
-// come one after the other.
-func TestCallsBehindACallThatAsksCountTheCall(t *testing.T) {
-	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
-		const calls, most = 20, 3
-		l := b.Lock(b.Pool(), "a")
-		p := b.Pool()
-		require.NoError(t, p.Ping(b.Ctx))
-		s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DelayReply(time.Second)})
-		var refused atomic.Int32
-		var all sync.WaitGroup
-		for range calls {
-			all.Go(func() {
-				err := p.Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.MaxWaiters(most))
-				if errors.Is(err, lockpool.ErrQueueFull) {
-					refused.Add(1)
-				} else {
-					require.NoError(t, err)
+				s.Inject(zktest.Rule{Match: zktest.Match{Ops: test.slow}, Times: test.times, Do: zktest.DelayReply(time.Second)})
+				var refused atomic.Int32
+				var all sync.WaitGroup
+				for i := range test.calls {
+					all.Go(func() {
+						err := pools[i%test.pools].Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.MaxWaiters(most))
+						if errors.Is(err, lockpool.ErrQueueFull) {
+							refused.Add(1)
+						} else {
+							require.NoError(t, err)
+						}
+					})
 				}
+				b.Until(func() bool { return int(refused.Load()) == test.calls-most }, "the calls that are too many are refused")
+				time.Sleep(time.Second)
+				require.EqualValues(t, test.calls-most, refused.Load(), "the others wait")
+				require.Len(t, b.Children("a"), 1+min(most, test.pools))
+				b.Unlock(l)
+				all.Wait()
 			})
-		}
-		b.Until(func() bool { return refused.Load() == calls-most }, "the calls that are too many are refused")
-		time.Sleep(time.Second)
-		require.Equal(t, most, p.Stats().Waiting)
-		b.Unlock(l)
-		all.Wait()
-	})
+		})
+	}
 }
