@@ -19,7 +19,6 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
-	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // costWrites counts what pools write to publish costs.
@@ -39,9 +38,7 @@ func take(t *testing.T, d time.Duration, times int, name string, pools ...*lockp
 // Costs are published at most once a minute and only after a second of waits, and an hour
 // without removes them.
 func TestCostsAreWrittenSeldom(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool, other := bubblePool(t, server), bubblePool(t, server)
 		silent := bubblePool(t, server, lockpool.WithTraceLinks(false))
 		writes := costWrites(server)
@@ -84,9 +81,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 
 // The expensive lines are known among thousands of locks, and counted without error.
 func TestCostsOfManyLocks(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pools := []*lockpool.Pool{bubblePool(t, server, lockpool.WithLocalTurns(0)), bubblePool(t, server)}
 		for i := range 1000 {
 			take(t, time.Millisecond, 1, fmt.Sprintf("cheap/%d", i), pools...)
@@ -112,9 +107,7 @@ func TestCostsOfManyLocks(t *testing.T) {
 
 // Of the short turns in memory one in 64 counts, for all of them.
 func TestCostsOfShortTurns(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool := bubblePool(t, server)
 		const callers, turns = 5, 8000
 		for range callers {
@@ -138,9 +131,7 @@ func TestCostsOfShortTurns(t *testing.T) {
 
 // What others hold is seen by the waiters, and a wait for another lock by the holder.
 func TestCostsOfOthers(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool := bubblePool(t, server)
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: server.Members(), Dial: server.Dial})
 		require.NoError(t, err)
@@ -187,9 +178,7 @@ func TestCostsOfOthers(t *testing.T) {
 
 // A long wait tells how much longer it will last, unless the queue does not move as usual.
 func TestWhatIsLeftOfAWait(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		var log locktest.Log
 		holder, other := bubblePool(t, server), bubblePool(t, server)
 		pool := bubblePool(t, server, lockpool.WithLongWait(time.Second), lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -215,9 +204,7 @@ func TestWhatIsLeftOfAWait(t *testing.T) {
 
 // Calls that come together, and wait for long, count once each, from the opening of the pool on.
 func TestCostsOfLongWaits(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool := bubblePool(t, server)
 		for range 10 {
 			go take(t, 30*time.Second, 1, "a", pool)
@@ -245,9 +232,7 @@ func TestCostsOfLongWaits(t *testing.T) {
 
 // Costs that the service did not take are published later.
 func TestCostsArePublishedInTheEnd(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool := bubblePool(t, server)
 		go take(t, 2*time.Second, 1, "a", pool)
 		synctest.Wait()
@@ -275,9 +260,7 @@ func TestCostsArePublishedInTheEnd(t *testing.T) {
 // A downgraded hold is two, the rest of HoldAtLeast counts as held, and locks that are asked for
 // together do not contain waits for each other. A canceled call is none that gave up.
 func TestCostsOfHolds(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool, other := bubblePool(t, server), bubblePool(t, server)
 		for range 10 {
 			l, err := pool.Lock(t.Context(), "downgraded")

@@ -12,28 +12,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
-	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // Only long waits in memory cost requests: one write a second at most, and only if something
 // has changed. In the end no report is left.
 func TestReportsCostLittle(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		pool := bubblePool(t, server)
 		writes := server.Inject(zktest.Rule{Match: zktest.Match{Ops: append(zktest.Creates, zktest.OpMulti, zktest.OpSetData, zktest.OpDelete), Prefix: "/" + driver.Reports}, Times: zktest.Always, Do: zktest.Pass()})
+		var calls []<-chan error
 		begin := func() { // a call that waits
-			go func() {
-				l, err := pool.Lock(t.Context(), "a")
-				if err == nil {
-					err = l.Unlock(t.Context())
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}()
+			calls = append(calls, startLock(t.Context(), pool))
 			synctest.Wait()
 		}
 		for range 100 {
@@ -56,6 +47,9 @@ func TestReportsCostLittle(t *testing.T) {
 		}
 		require.InDelta(t, created+30, writes.Fired(), 2)
 		require.NoError(t, l.Unlock(t.Context()))
+		for _, call := range calls {
+			require.NoError(t, <-call)
+		}
 		time.Sleep(time.Minute)
 		require.Empty(t, server.State().Nodes["/"+driver.Reports].Children)
 	})
@@ -63,30 +57,24 @@ func TestReportsCostLittle(t *testing.T) {
 
 // A report ends with its session, and comes back on another one as long as calls wait.
 func TestReportsSurviveTheirSession(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		holder, pool := bubblePool(t, server), bubblePool(t, server)
 		l, err := holder.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		first, cancel := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{t.Context(), t.Context(), first} {
-			go func() {
-				if l, err := pool.Lock(ctx, "a"); err == nil {
-					_ = l.Unlock(t.Context())
-				}
-			}()
+			startLock(ctx, pool)
 		}
 		reports := func() (n int) {
 			time.Sleep(time.Minute)
 			return len(server.State().Nodes["/"+driver.Reports].Children)
 		}
 		require.Equal(t, 1, reports())
-		for _, s := range server.State().Sessions[1:] { // not the holder's
+		for _, s := range server.State().Sessions[2:] { // not the bench's and the holder's
 			require.NoError(t, server.ExpireSession(s.ID))
 		}
 		require.Equal(t, 1, reports())
-		for _, s := range server.State().Sessions[1:] {
+		for _, s := range server.State().Sessions[2:] {
 			require.NoError(t, server.ExpireSession(s.ID))
 		}
 		require.Equal(t, 1, reports())
@@ -101,9 +89,7 @@ func TestReportsSurviveTheirSession(t *testing.T) {
 
 // A report that a rewrite did not reach is made again.
 func TestReportsAreMadeAgain(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		other, pool := bubblePool(t, server), bubblePool(t, server)
 		l, err := pool.Lock(t.Context(), "a")
 		require.NoError(t, err)
@@ -135,9 +121,7 @@ func TestReportsAreMadeAgain(t *testing.T) {
 
 // The node of a kept lock names the first call, which is not the present holder.
 func TestLineOfAKeptLock(t *testing.T) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		server := zktest.StartBubble(t)
+	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
 		other, pool := bubblePool(t, server), bubblePool(t, server, lockpool.WithKeptLocks(0, time.Hour))
 		for range 5 {
 			require.NoError(t, pool.Do(t.Context(), "a", func(context.Context) error {
