@@ -4,13 +4,10 @@ package lockpool_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -160,51 +157,6 @@ func TestCycleIsFoundBeforeTheWaitsBehind(t *testing.T) {
 			<-p.Done
 			require.NoError(t, p.Err)
 			require.NoError(t, p.Handle.Close(b.Ctx))
-		}
-	})
-}
-
-// Callers that try again at once, of which one begins later than the others each time, all
-// get turns, for ten minutes.
-func TestVictimsThatTryAgainDoNotStarve(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		const callers, lasts = 5, 10 * time.Minute
-		b := locktest.New(t)
-		turns, victims, starved := make([]int, callers), make([]int, callers), make([]time.Duration, callers)
-		var all sync.WaitGroup
-		for i := range callers {
-			pool := b.Pool()
-			name := func(i int) string { return "lock-" + strconv.Itoa(i%callers) }
-			r := rand.New(rand.NewPCG(1, uint64(i)))
-			all.Go(func() {
-				last := time.Now()
-				for began := last; time.Since(began) < lasts; {
-					err := pool.Do(t.Context(), name(i), func(ctx context.Context) error {
-						time.Sleep(time.Duration(50+i/(callers-1)*20+r.IntN(10)) * time.Millisecond) // one asks later than the others
-						return pool.Do(ctx, name(i+1), func(context.Context) error {
-							time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
-							return nil
-						})
-					})
-					if err != nil {
-						if !assert.ErrorIs(t, err, lockpool.ErrDeadlock) {
-							return
-						}
-						victims[i]++
-						continue
-					}
-					turns[i]++
-					starved[i] = max(starved[i], time.Since(last))
-					last = time.Now()
-				}
-			})
-		}
-		all.Wait()
-		t.Log("turns", turns, "victims", victims, "longest without a turn", starved)
-		for i := range callers {
-			require.Greater(t, turns[i], 60, "caller %d", i)
-			require.Less(t, starved[i], 10*time.Second, "caller %d", i)
 		}
 	})
 }
