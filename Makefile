@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-root-plain test-root-real test-behavior-real test-driver test-driver-real test-laws-real test-programs test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
+.PHONY: test test-root test-root-plain test-root-real test-behavior-real test-driver test-driver-real test-laws-real test-programs test-waiting test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -21,6 +21,7 @@ YEARS ?= 0.001
 # time; test-versions uses it there.
 timed := . ./driver/zookeeper
 programs := ./cmd/lockpool/insights ./examples/metrics
+waiting := ./testing/ensemble ./driver/etcd ./driver/memory
 go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
 
 # Real servers are the installed ZooKeeper, or the newer one: test has the driver on the newer one
@@ -29,8 +30,8 @@ newer := ZOOKEEPER_HOME=$$(./.ci/newer-zookeeper)
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
-	$(MAKE) --no-print-directory -j 5 -O test-root-plain test-root-real test-driver-real test-behavior-real test-laws-real test-programs
-	$(go_test) -p 4 -parallel 4 ./cmd/lockpool $$(go list work | grep -vxF "$$(go list $(timed) $(programs) ./bench ./cmd/lockpool)" | sort -r) # the longest begin first
+	$(MAKE) --no-print-directory -j 5 -O test-root-plain test-root-real test-driver-real test-behavior-real test-laws-real test-waiting test-programs
+	$(go_test) -p 4 -parallel 4 ./cmd/lockpool $$(go list work | grep -vxF "$$(go list $(timed) $(programs) $(waiting) ./bench ./cmd/lockpool)" | sort -r) # the longest begin first
 
 test-root:
 	$(go_test) -skip '^TestEveryFaultAtEveryRequest$$' .
@@ -43,8 +44,11 @@ test-root-plain:
 	GOGC=400 go test -run Interleaving ./recipe
 	GOGC=400 go test ./bench
 
-test-programs: # begins when another one has ended
+test-programs: # this and test-waiting begin when others have ended
 	GOGC=400 go test $(programs)
+
+test-waiting:
+	$(go_test) -p 3 -parallel 4 $(waiting)
 
 test-root-real:
 	GOGC=400 go test $(as_root) -timeout 15m -parallel 4 -skip '^TestBehavior$$' . -server real
