@@ -17,26 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
-
-// together calls do for 0 to n-1, in goroutines that begin at the same moment.
-func together(n int, do func(i int) error, t *testing.T) {
-	t.Helper()
-	var all sync.WaitGroup
-	start := make(chan struct{})
-	for i := range n {
-		all.Go(func() {
-			<-start
-			if err := do(i); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	close(start)
-	all.Wait()
-}
 
 // nodesOf returns how many nodes each session of the server has.
 func nodesOf(server *zktest.Server) (nodes []int) {
@@ -64,10 +48,10 @@ func TestSessionsShareTheFirstBurst(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
 			pool := bubblePool(t, server)
-			together(callers, func(i int) error {
+			plays.Together(t, callers, func(i int) error {
 				_, err := pool.Lock(t.Context(), fmt.Sprint("a", i))
 				return err
-			}, t)
+			})
 			require.Equal(t, want, nodesOf(server))
 		})
 	}
@@ -121,10 +105,10 @@ func TestIdleHandlesMoveToAnotherSession(t *testing.T) {
 				return l.Unlock(t.Context())
 			}
 			began := time.Now()
-			together(workers, turn, t)
+			plays.Together(t, workers, turn)
 			require.Less(t, time.Since(began), 200*time.Millisecond)
 			began = time.Now()
-			together(workers, turn, t)
+			plays.Together(t, workers, turn)
 			require.Less(t, time.Since(began), 10*time.Millisecond, "they wait again")
 			require.NoError(t, second.Wait(t.Context()))
 			require.Len(t, createsOf(server, "/before/"), 1)
@@ -140,7 +124,7 @@ func TestIdleHandlesMoveToAnotherSession(t *testing.T) {
 			require.Len(t, createsOf(server, "/kept/"), 1, "what a handle holds depends on one session")
 			require.NoError(t, also.Unlock(t.Context()))
 
-			together(workers, turn, t)
+			plays.Together(t, workers, turn)
 			creates := createsOf(server, "/before/")
 			require.Len(t, creates, 2)
 			for _, n := range creates {
@@ -166,10 +150,10 @@ func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
 			}
 			return l.Unlock(t.Context())
 		}
-		together(len(handles), func(i int) (err error) {
+		plays.Together(t, len(handles), func(i int) (err error) {
 			handles[i], err = pool.Handle(t.Context())
 			return err
-		}, t)
+		})
 		session := map[int64][]int{} // the handles on it
 		for i := range handles {
 			require.NoError(t, lock(i))
@@ -219,10 +203,10 @@ func TestWaitersForALockMeet(t *testing.T) {
 			server := zktest.StartBubble(t)
 			pool := bubblePool(t, server, lockpool.WithLocalTurns(0))
 			handles := make([]*lockpool.Handle, waiters)
-			together(waiters, func(i int) (err error) {
+			plays.Together(t, waiters, func(i int) (err error) {
 				handles[i], err = pool.Handle(t.Context())
 				return err
-			}, t)
+			})
 			require.Equal(t, 4, pool.Stats().OpenSessions)
 			writer, err := pool.Lock(t.Context(), "a")
 			require.NoError(t, err)
@@ -244,10 +228,10 @@ func TestWaitersForALockMeet(t *testing.T) {
 			all.Wait()
 			most := slices.Max(slices.Collect(maps.Values(createsOf(server, "/a/"))))
 			require.Equal(t, kind.meet, most > waiters*9/10, "%s: %d on one session", name, most)
-			together(waiters, func(i int) error {
+			plays.Together(t, waiters, func(i int) error {
 				_, err := handles[i].Lock(t.Context(), fmt.Sprint("b/", i))
 				return err
-			}, t)
+			})
 			for _, n := range createsOf(server, "/b/") {
 				require.GreaterOrEqual(t, n, waiters/4-8, "%s", name)
 			}
@@ -269,10 +253,10 @@ func TestSilentSessionDrawsNobody(t *testing.T) {
 			server := zktest.StartBubble(t)
 			pool := bubblePool(t, server, lockpool.WithLocalTurns(0))
 			handles := make([]*lockpool.Handle, 64)
-			together(len(handles), func(i int) (err error) {
+			plays.Together(t, len(handles), func(i int) (err error) {
 				handles[i], err = pool.Handle(t.Context())
 				return err
-			}, t)
+			})
 			on := map[int64][]*lockpool.Handle{}
 			for i, h := range handles {
 				l, err := h.Lock(t.Context(), fmt.Sprint("own/", i))
@@ -318,12 +302,12 @@ func TestRefusedSessionDelaysNobody(t *testing.T) {
 		for i := range 3 {
 			time.Sleep(10 * time.Second)
 			began := time.Now()
-			together(64, func(j int) error {
+			plays.Together(t, 64, func(j int) error {
 				return pool.Do(t.Context(), fmt.Sprint(i, "/", j), func(context.Context) error {
 					time.Sleep(time.Millisecond) // so that all are there at once, which is too much for one session
 					return nil
 				})
-			}, t)
+			})
 			if i == 0 {
 				require.LessOrEqual(t, time.Since(began), 150*time.Millisecond)
 			} else {

@@ -134,7 +134,7 @@ func calls(s driver.Session) []call {
 // unchanged requires the calls to have left the things alone.
 func (r *run) unchanged(s driver.Session, on things) {
 	r.Helper()
-	r.sameNodes([]driver.Node{on.own.Node, on.other.Node}, r.list(s, on.queue))
+	require.Equal(r, []driver.Node{on.own.Node, on.other.Node}, r.list(s, on.queue))
 	require.False(r, r.watchOne(s, on.other).Revoked)
 	r.waits(r.watchOne(s, on.other), "the node has not changed")
 	if l, ok := s.(driver.PlainLocker); ok {

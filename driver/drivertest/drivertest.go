@@ -4,7 +4,6 @@ package drivertest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -215,25 +214,6 @@ func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
 	return r.watch(s, n)[0]
 }
 
-// sameNodes requires that two lists have the same nodes in the same order.
-func (r *run) sameNodes(want, got []driver.Node, why ...string) {
-	r.Helper()
-	if !slices.Equal(want, got) {
-		require.Fail(r, "other nodes", "want %v\ngot  %v\nin detail: want %+v, got %+v\n%s",
-			want, got, describe(want), describe(got), strings.Join(why, ""))
-		r.FailNow()
-	}
-}
-
-// describe returns everything in the nodes, not only their names.
-func describe(nodes []driver.Node) (all []string) {
-	type plain driver.Node
-	for _, n := range nodes {
-		all = append(all, fmt.Sprintf("%+v", plain(n)))
-	}
-	return all
-}
-
 // fires waits until a watch fires, and requires one of the events.
 func (r *run) fires(w *driver.Watch, why string, events ...driver.Event) {
 	r.Helper()
@@ -302,18 +282,6 @@ func (r *run) late() time.Duration {
 	return 500 * time.Millisecond
 }
 
-// together calls f on n goroutines.
-func (r *run) together(n int, f func(i int) error) {
-	r.Helper()
-	errs := make([]error, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { errs[i] = f(i) })
-	}
-	all.Wait()
-	require.NoError(r, errors.Join(errs...))
-}
-
 func nodesOf(located []driver.Located) (nodes []driver.Node) {
 	for _, n := range located {
 		nodes = append(nodes, n.Node)
@@ -362,15 +330,5 @@ func (r *run) noneSince(before map[string]string) {
 			return
 		}
 		require.True(r, time.Now().Before(end), "goroutines are left: %v", left)
-	}
-}
-
-// isClosed reports whether a channel is closed.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

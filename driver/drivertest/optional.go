@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // tryCreate creates the node of a free plain lock.
@@ -27,7 +28,7 @@ func plainOneHolder(r *run) {
 	for range 10 {
 		var created atomic.Int32
 		holders, nodes := make([]bool, 9), make([]driver.Node, 9)
-		r.together(9, func(i int) (err error) {
+		plays.Together(r, 9, func(i int) (err error) {
 			nodes[i], holders[i], err = sessions[i%3].(driver.PlainLocker).TryCreate(r.ctx, name, []byte(data))
 			if holders[i] {
 				created.Add(1)
@@ -133,7 +134,7 @@ func limitPermits(r *run) {
 		require.Equal(r, 10*permits, n.Limit)
 		want = append(want, n.Node)
 	}
-	r.sameNodes(want, r.list(other, queue))
+	require.Equal(r, want, r.list(other, queue))
 }
 
 func downgradeInPlace(r *run) {
@@ -153,7 +154,7 @@ func downgradeInPlace(r *run) {
 		require.Equal(r, old.Seq, read.Seq, "it keeps its place")
 		require.NotEqual(r, old.Name, read.Name)
 		require.ErrorIs(r, s.Rewrite(r.ctx, queue, old.Node, nil), driver.ErrRemoved)
-		r.sameNodes([]driver.Node{read, next.Node}, r.list(other, queue))
+		require.Equal(r, []driver.Node{read, next.Node}, r.list(other, queue))
 		r.fires(r.watchOne(other, old), "the node was replaced before", driver.Missing)
 		r.waits(beside, "it is the watch of another node")
 		w := r.watchOne(other, driver.Located{Queue: queue, Node: read})
@@ -183,7 +184,7 @@ func downgradeLosesReply(r *run) {
 	r.LoseReply(s)
 	read, err := d.Downgrade(queue, node.Node, nil)
 	require.NoError(r, err)
-	r.sameNodes([]driver.Node{read}, r.list(other, queue))
+	require.Equal(r, []driver.Node{read}, r.list(other, queue))
 }
 
 func inspectContenders(r *run) {
@@ -203,7 +204,7 @@ func inspectContenders(r *run) {
 	}
 	found, _, err = i.Inspect(r.ctx, queue, func(n driver.Node) bool { return n == nodes[1].Node })
 	require.NoError(r, err)
-	r.sameNodes(nodesOf(nodes), []driver.Node{found[0].Node, found[1].Node, found[2].Node})
+	require.Equal(r, nodesOf(nodes), []driver.Node{found[0].Node, found[1].Node, found[2].Node})
 	require.Equal(r, driver.Contender{Node: nodes[0].Node}, found[0], "it was not wanted")
 	require.Equal(r, data, string(found[1].Data))
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -312,7 +313,7 @@ func followHead(r *run) {
 	r.firedOf(all)
 	r.notFired(s, one)
 	two := r.follow(s, queue, 2, true)
-	r.sameNodes([]driver.Node{first.Node, second.Node}, []driver.Node{two.Contenders[0].Node, two.Contenders[1].Node})
+	require.Equal(r, []driver.Node{first.Node, second.Node}, []driver.Node{two.Contenders[0].Node, two.Contenders[1].Node})
 	r.leave(other, second)
 	r.firedOf(two)
 	r.notFired(s, one)
@@ -413,7 +414,7 @@ func breakNodes(r *run) {
 	require.NoError(r, b.Break(r.ctx, queue, node.Node))
 	r.fires(own, "another has removed the node", notDeleted...)
 	r.fires(its, "the node was removed", gone...)
-	r.sameNodes([]driver.Node{next.Node}, r.list(s, queue))
+	require.Equal(r, []driver.Node{next.Node}, r.list(s, queue))
 	require.ErrorIs(r, b.Break(r.ctx, queue, node.Node), driver.ErrRemoved)
 	require.NoError(r, s.Err(), "its session lives")
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -437,7 +438,7 @@ func revokeAsks(r *run) {
 	require.Equal(r, own.Created, r.watchOne(s, node).Created)
 	require.False(r, r.watchOne(s, next).Revoked)
 	r.waits(beside, "it is the watch of another node")
-	r.sameNodes([]driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
+	require.Equal(r, []driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
 	r.leave(s, node)
 	require.ErrorIs(r, v.Revoke(r.ctx, queue, node.Node, true), driver.ErrRemoved)
 	foreign := r.watchOne(s, next)
@@ -481,12 +482,12 @@ func refused(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	f := offered[driver.Refuser](r, s)
 	node := r.join(s, queue)
-	require.False(r, isClosed(f.Unremovable()))
+	require.False(r, plays.Closed(f.Unremovable()))
 	allow := r.Refuse(s)
 	err := s.Leave(r.ctx, queue, node.Node)
 	require.True(r, errors.Is(err, driver.ErrNoPermission) && !errors.Is(err, driver.ErrRemoved), "%v", err)
-	require.True(r, isClosed(f.Unremovable()))
-	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue))
+	require.True(r, plays.Closed(f.Unremovable()))
+	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue))
 	allow()
 	require.NoError(r, s.Close(r.ctx))
 	r.until("the node goes with the session", func() bool { return len(r.list(other, queue)) == 0 })

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 func joinAsRequested(r *run) {
@@ -25,8 +26,8 @@ func joinAsRequested(r *run) {
 		if kind == driver.Shared || joined.Node.Kind != driver.Convertible { // Convertible is exclusive, too
 			require.Equal(r, kind, joined.Node.Kind)
 		}
-		r.sameNodes([]driver.Node{joined.Node}, joined.Queue, "the queue was empty")
-		r.sameNodes([]driver.Node{joined.Node}, r.list(other, queue), "a node is the same for every session")
+		require.Equal(r, []driver.Node{joined.Node}, joined.Queue, "the queue was empty")
+		require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue), "a node is the same for every session")
 		given[0] = 'X'
 		stored, err := other.Data(r.ctx, queue, joined.Node)
 		require.NoError(r, err)
@@ -37,14 +38,14 @@ func joinAsRequested(r *run) {
 	guard := r.joinAs(s, queue, driver.Request{Kind: driver.Guard})
 	require.Equal(r, driver.Exclusive, guard.Kind, "the node of a guard")
 	waits := driver.Waits + "/" + r.name()
-	r.sameNodes([]driver.Node{r.join(s, waits).Node}, r.list(other, waits))
+	require.Equal(r, []driver.Node{r.join(s, waits).Node}, r.list(other, waits))
 }
 
 func joinTogether(r *run) {
 	const each = 5
 	sessions, queue := r.connectAll(4), r.name()
 	own := make([]driver.Node, 4*each)
-	r.together(4*each, func(i int) error {
+	plays.Together(r, 4*each, func(i int) error {
 		joined, err := sessions[i%4].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		own[i] = joined.Node
 		return err
@@ -74,7 +75,7 @@ func joinLosesReplies(r *run) {
 		r.LoseReply(s)
 		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		if err == nil {
-			r.sameNodes([]driver.Node{joined.Node}, r.list(other, queue))
+			require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue))
 			r.leave(s, driver.Located{Queue: queue, Node: joined.Node})
 		}
 		require.NoError(r, s.Err())
@@ -82,7 +83,7 @@ func joinLosesReplies(r *run) {
 	}
 	r.LoseReply(s)
 	joins := make([]error, 20)
-	r.together(len(joins), func(i int) error {
+	plays.Together(r, len(joins), func(i int) error {
 		_, joins[i] = s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		return nil
 	})
@@ -95,7 +96,7 @@ func joinAbandoned(r *run) {
 	s, queue := r.connect(), r.name()
 	r.leave(s, r.join(s, queue)) // the driver knows the queue
 	resume := r.pause(s)
-	r.together(5, func(int) error {
+	plays.Together(r, 5, func(int) error {
 		ctx, cancel := r.shortly()
 		defer cancel()
 		_, err := s.Join(ctx, queue, driver.Request{Kind: driver.Exclusive})
@@ -114,8 +115,8 @@ func orderOfJoins(r *run) {
 		nodes = append(nodes, r.join(sessions[i%3], queue))
 		listed, err := sessions[i%3].List(r.ctx, queue)
 		require.NoError(r, err)
-		r.sameNodes(nodesOf(nodes), listed, "a session knows of its own node, and of earlier nodes")
-		r.sameNodes(nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
+		require.Equal(r, nodesOf(nodes), listed, "a session knows of its own node, and of earlier nodes")
+		require.Equal(r, nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
 		if i > 0 {
 			require.Greater(r, nodes[i].Seq, nodes[i-1].Seq)
 		}
@@ -125,7 +126,7 @@ func orderOfJoins(r *run) {
 	}
 	left := slices.Concat(nodes[1:4], nodes[5:11])
 	last := r.join(sessions[0], queue)
-	r.sameNodes(nodesOf(append(left, last)), r.list(sessions[1], queue))
+	require.Equal(r, nodesOf(append(left, last)), r.list(sessions[1], queue))
 }
 
 // orderTogether has several sessions join and leave. Each listing must contain, in order,
@@ -164,7 +165,7 @@ func orderTogether(r *run) {
 		}
 		return nil
 	}
-	r.together(9, func(i int) error {
+	plays.Together(r, 9, func(i int) error {
 		s := sessions[i%3]
 		for range 10 {
 			before := present()
@@ -217,8 +218,8 @@ func orderSlices(r *run) {
 	r.leave(s, all[2])
 	r.join(other, queue)
 	r.list(s, queue)
-	r.sameNodes(before, listed, "a slice has changed")
-	r.sameNodes(queued, joined.Queue, "a slice has changed")
+	require.Equal(r, before, listed, "a slice has changed")
+	require.Equal(r, queued, joined.Queue, "a slice has changed")
 }
 
 func leaveGone(r *run) {
@@ -233,7 +234,7 @@ func leaveGone(r *run) {
 		require.ErrorIs(r, other.Verify(r.ctx, n), driver.ErrRemoved)
 	}
 	sessions := r.connectAll(3)
-	r.together(30, func(i int) error {
+	plays.Together(r, 30, func(i int) error {
 		joined, err := sessions[i%3].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		if err == nil {
 			err = sessions[i%3].Leave(r.ctx, queue, joined.Node)
@@ -283,7 +284,7 @@ func leaveRemoved(r *run) {
 	node, stays := r.join(s, queue), r.join(s, queue)
 	r.remove(other, node)
 	require.ErrorIs(r, s.Leave(r.ctx, queue, node.Node), driver.ErrRemoved)
-	r.sameNodes([]driver.Node{stays.Node}, r.list(s, queue))
+	require.Equal(r, []driver.Node{stays.Node}, r.list(s, queue))
 }
 
 // remove removes a node of a session by the means of others.
@@ -329,7 +330,7 @@ func createdTogether(r *run) {
 		newest = max(newest, created)
 		return newest
 	}
-	r.together(9, func(i int) error {
+	plays.Together(r, 9, func(i int) error {
 		s, queue := sessions[i%3], queues[i%2]
 		for range 5 {
 			before := seen(0)
@@ -392,7 +393,7 @@ func leaveIfOthersExist(r *run) {
 	}
 	r.leave(other, all[99])
 	require.ErrorIs(r, s.LeaveIf(r.ctx, own, all...), driver.ErrRemoved)
-	r.sameNodes([]driver.Node{own.Node}, r.list(other, own.Queue))
+	require.Equal(r, []driver.Node{own.Node}, r.list(other, own.Queue))
 	w := r.watchOne(other, own)
 	require.NoError(r, s.LeaveIf(r.ctx, own, all[:99]...))
 	r.fires(w, "the node was removed", gone...)
@@ -420,7 +421,7 @@ func leaveIfTogether(r *run) {
 			require.NoError(r, s.Ping(r.ctx))
 		}
 		var left atomic.Int32
-		r.together(len(all), func(i int) error {
+		plays.Together(r, len(all), func(i int) error {
 			err := sessions[i%3].LeaveIf(r.ctx, all[i], slices.Delete(slices.Clone(all), i, i+1)...)
 			if err == nil {
 				left.Add(1)
@@ -472,7 +473,7 @@ func rewriteData(r *run) {
 	found, err := other.Data(r.ctx, queue, node.Node)
 	require.NoError(r, err)
 	require.Equal(r, "other data", string(found))
-	r.sameNodes([]driver.Node{node.Node, next.Node}, r.list(other, queue))
+	require.Equal(r, []driver.Node{node.Node, next.Node}, r.list(other, queue))
 	if version != 0 {
 		require.NotEqual(r, version, r.version(other, node))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // key returns a key without a record.
@@ -36,7 +37,7 @@ func recordFinish(r *run) {
 	node := r.join(s, queue)
 	w := r.watchOne(s, node)
 	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, want))
-	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node stays")
+	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "the node stays")
 	got, found, err := its.Record(r.ctx, want.Name, want.Key)
 	require.NoError(r, err)
 	require.True(r, found)
@@ -47,7 +48,7 @@ func recordFinish(r *run) {
 	again := want
 	again.Data = []byte("another")
 	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, again), driver.ErrRecorded)
-	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node stays")
+	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "the node stays")
 	r.leave(s, node)
 	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, again), driver.ErrRemoved)
 	again.Key = "gone"
@@ -98,7 +99,7 @@ func recordTogether(r *run) {
 		want.Key = fmt.Sprint("key", i)
 		var mu sync.Mutex
 		var recorded string
-		r.together(9, func(j int) error {
+		plays.Together(r, 9, func(j int) error {
 			s, own := sessions[j%3], want
 			own.Data = fmt.Append(nil, want.Key, " by ", j)
 			queue := fmt.Sprint(r.prefix, "/run", i, "/", j)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // forever is the lease of a session ended only by Close.
@@ -40,7 +41,7 @@ func leaseServed(r *run) {
 	require.GreaterOrEqual(r, least+slowest, r.Timeout*2/5, "much less than half of the session timeout, though the service answered within %v", slowest)
 	require.NoError(r, s.Alive(r.ctx))
 	require.NoError(r, s.Err())
-	r.sameNodes([]driver.Node{node.Node}, r.list(s, queue))
+	require.Equal(r, []driver.Node{node.Node}, r.list(s, queue))
 }
 
 func leaseEnds(r *run) {
@@ -80,7 +81,7 @@ func (r *run) endsInTime(s driver.Session) {
 	if rival.Err() != nil {
 		r.Skip("not proved: Options.Pause has ended the other session as well")
 	}
-	require.True(r, isClosed(s.Done()), "the nodes are gone, and Done is not closed")
+	require.True(r, plays.Closed(s.Done()), "the nodes are gone, and Done is not closed")
 	require.Zero(r, s.Lease())
 	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
 	require.NotErrorIs(r, s.Err(), driver.ErrExpired, "the service has kept its promise")
@@ -101,7 +102,7 @@ func leaseShortOutages(r *run) {
 		time.Sleep(r.Timeout / 10)
 		if w.Fired() != 0 && rival.Err() == nil {
 			listed, err := rival.List(r.ctx, queue)
-			require.True(r, err != nil || len(listed) == 1 || isClosed(s.Done()), "the node is gone, and Done is not closed")
+			require.True(r, err != nil || len(listed) == 1 || plays.Closed(s.Done()), "the node is gone, and Done is not closed")
 			return
 		}
 	}
@@ -134,7 +135,7 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	require.NoError(r, s.Err())
 	require.NoError(r, s.Alive(r.ctx))
 	require.Positive(r, s.Lease())
-	require.False(r, isClosed(s.Done()))
+	require.False(r, plays.Closed(s.Done()))
 	require.NotEqual(r, s.Info().ID, other.Info().ID, "two sessions have the same Info.ID")
 	on := r.newThings(s, other)
 	watches := r.watch(s, on.own, on.other)
@@ -160,7 +161,7 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	for _, call := range calls(s) {
 		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
 	}
-	r.sameNodes([]driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
+	require.Equal(r, []driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
 	on.own, on.other = on.other, on.own
 	r.unchanged(other, on)
 	return s
@@ -171,14 +172,14 @@ func sessionClosed(r *run) {
 	r.endSession(func(s driver.Session) {
 		queue := r.name()
 		w := r.watchOne(rival, r.join(s, queue))
-		r.together(2, func(i int) error {
+		plays.Together(r, 2, func(i int) error {
 			if i == 0 {
 				return s.Close(r.ctx)
 			}
 			if err := r.first([]*driver.Watch{w}); err != nil {
 				return err
 			}
-			if !isClosed(s.Done()) {
+			if !plays.Closed(s.Done()) {
 				return errors.New("a node is gone, and Done is not closed")
 			}
 			return nil
@@ -207,7 +208,7 @@ func sessionExpiredInCalls(r *run) {
 	r.nap()
 	r.Expire(s)
 	r.until("the session is over", func() bool { // by its own clock, if not told
-		return isClosed(s.Done())
+		return plays.Closed(s.Done())
 	})
 	waiting.Wait()
 	for i, call := range all {
@@ -225,7 +226,7 @@ func answersTimeouts(r *run) {
 	on := r.newThings(s, other)
 	resume := r.pause(s)
 	all := calls(s)
-	r.together(len(all), func(i int) error {
+	plays.Together(r, len(all), func(i int) error {
 		ctx, cancel := r.shortly()
 		defer cancel()
 		return expectNoAnswer(all[i], all[i].do(ctx, s, on))
@@ -293,14 +294,14 @@ func contextBounds(r *run) {
 	r.pause(s)
 	begun := time.Now()
 	require.NoError(r, s.Err())
-	require.False(r, isClosed(s.Done()))
+	require.False(r, plays.Closed(s.Done()))
 	s.Lease()
 	s.Info()
 	require.LessOrEqual(r, time.Since(begun), r.late(), "what has no context waits for nothing")
 	all := append(calls(s), call{"Leave", func(ctx context.Context, s driver.Session, on things) error {
 		return s.Leave(ctx, on.queue, on.own.Node)
 	}})
-	r.together(3*len(all), func(i int) error {
+	plays.Together(r, 3*len(all), func(i int) error {
 		call := all[i%len(all)]
 		ctx, cancel := r.shortly()
 		defer cancel()
@@ -366,7 +367,7 @@ func closeDuringCalls(r *run) {
 	require.NoError(r, s.Close(r.ctx))
 	calling.Wait()
 	r.noneSince(before)
-	r.sameNodes([]driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
+	require.Equal(r, []driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
 }
 
 func closeDuringOutage(r *run) {
@@ -379,7 +380,7 @@ func closeDuringOutage(r *run) {
 	_ = s.Close(ctx)
 	ends, _ := ctx.Deadline()
 	require.Less(r, time.Since(ends), r.late()+time.Second, "the context bounds the wait for the service")
-	require.True(r, isClosed(s.Done()))
+	require.True(r, plays.Closed(s.Done()))
 	require.ErrorIs(r, s.Ping(r.ctx), driver.ErrSessionLost)
 	resume()
 	other := r.connect()
@@ -414,7 +415,7 @@ func closeAfterOutage(r *run) {
 		}
 		require.NoError(r, err)
 		other := r.connect()
-		r.sameNodes(nil, r.list(other, queue), "The session is closed.")
+		require.Empty(r, r.list(other, queue), "The session is closed.")
 		require.Less(r, time.Since(began), r.Timeout*9/10, "until then the service itself does not end the session")
 	}
 }

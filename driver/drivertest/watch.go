@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // gone are the events of a node removed by another session, while the connection may break.
@@ -47,7 +48,7 @@ func watchAfterTheChange(r *run) {
 	for range 10 {
 		node, stays := r.join(other, queue), r.join(other, queue)
 		w := r.watchOne(s, node)
-		r.together(2, func(i int) error {
+		plays.Together(r, 2, func(i int) error {
 			if i == 0 {
 				return other.Leave(r.ctx, queue, node.Node)
 			}
@@ -85,7 +86,7 @@ func watchTogether(r *run) {
 		nodes = append(nodes, r.join(owner, queue))
 	}
 	watches := make([][]*driver.Watch, 4*n)
-	r.together(4*n, func(i int) (err error) { // while the nodes leave
+	plays.Together(r, 4*n, func(i int) (err error) { // while the nodes leave
 		if i < n {
 			err = owner.Leave(r.ctx, queue, nodes[i].Node)
 		}
@@ -138,7 +139,7 @@ func eventsInOrder(r *run) {
 	for i, s := range watchers {
 		all[i] = slices.Concat(r.watch(s, nodes[:n/2]...), r.watch(s, nodes[n/2:]...))
 	}
-	r.together(1+len(watchers), func(i int) error {
+	plays.Together(r, 1+len(watchers), func(i int) error {
 		if i == len(watchers) {
 			for i, node := range nodes {
 				if err := owners[i%3].Leave(r.ctx, queue, node.Node); err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,18 +337,6 @@ func (c *call[T]) granted() T {
 func (c *call[T]) waits() {
 	c.bench.Helper()
 	c.bench.notYet(c.done, "the call has returned")
-}
-
-// together calls f in n goroutines, and fails the test with the errors.
-func (b *bench) together(n int, f func(i int) error) {
-	b.Helper()
-	errs := make([]error, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { errs[i] = f(i) })
-	}
-	all.Wait()
-	require.NoError(b, errors.Join(errs...))
 }
 
 var errWork = errors.New("work failed")

@@ -480,7 +480,7 @@ func nobodyStarves(b *bench) {
 	pools, lock := b.pools(callers), func(i int) string { return b.name(fmt.Sprint("lock-", i%callers)) }
 	leader := b.handle(pools[0])
 	b.lock(leader, b.name("leader"))
-	b.together(callers, func(i int) error {
+	plays.Together(b, callers, func(i int) error {
 		do := pools[i].Do
 		if i == 0 {
 			do = leader.Do

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var electTests = []test{
@@ -403,7 +404,7 @@ func electWithPlainLocks(b *bench) {
 func oneLeads(b *bench) {
 	pools, a := b.pools(3), b.name("a")
 	var leading atomic.Int32
-	b.together(6, func(i int) error {
+	plays.Together(b, 6, func(i int) error {
 		terms := 0
 		return pools[i%3].Elect(b.ctx, a, func(ctx context.Context) error {
 			if leading.Add(1) != 1 {

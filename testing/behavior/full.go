@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var fullQueueTests = []test{
@@ -91,7 +92,7 @@ func fullBehindARefusedCall(b *bench) {
 	held := b.lock(holder, a)
 	waiter := b.enqueue(holder, a, 2, lockpool.MaxWaiters(1)) // behind the other kind of wait: its pool's
 	var refused atomic.Int32
-	b.together(20, func(int) error {
+	plays.Together(b, 20, func(int) error {
 		_, err := p.Lock(b.ctx, a, lockpool.MaxWaiters(1))
 		if errors.Is(err, lockpool.ErrQueueFull) {
 			refused.Add(1)

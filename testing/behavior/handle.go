@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/petermattis/goid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var handleTests = []test{
@@ -219,16 +219,16 @@ func doThatPanicsOrFails(b *bench) {
 		// And if a method of its context panics, before the function or after.
 		for _, within := range []bool{false, true} {
 			for calls, over := int64(1), false; !over; calls++ {
-				ctx := panickingContext{b.ctx, goid.Get(), new(atomic.Int64)}
+				ctx, left := panicking(b.ctx)
 				if !within {
-					ctx.left.Store(calls)
+					left.Store(calls)
 				}
 				func() {
 					defer func() { over = recover() == nil }()
 					_ = do(ctx, a, func(context.Context) error {
-						ctx.left.Store(0)
+						left.Store(0)
 						if within {
-							ctx.left.Store(calls)
+							left.Store(calls)
 						}
 						return nil
 					})
@@ -267,8 +267,8 @@ func callThatPanics(b *bench) {
 		},
 	} {
 		for calls, over := int64(1), false; !over; calls++ {
-			ctx := panickingContext{b.ctx, goid.Get(), new(atomic.Int64)}
-			ctx.left.Store(calls)
+			ctx, left := panicking(b.ctx)
+			left.Store(calls)
 			func() {
 				defer func() { over = recover() == nil }()
 				_ = call(ctx)
@@ -285,12 +285,8 @@ func closeThatPanics(b *bench) {
 	for calls, over := int64(1), false; !over; calls++ {
 		h := b.handle(p)
 		b.lock(h, a)
-		var left atomic.Int64
-		goroutine := goid.Get()
-		w := do(b, func(ctx context.Context) error {
-			_, err := h.Lock(panickingContext{ctx, goroutine, &left}, c)
-			return err
-		})
+		ctx, left := panicking(b.ctx)
+		w := do(b, func(context.Context) error { _, err := h.Lock(ctx, c); return err })
 		b.waiting(p, 1)
 		left.Store(calls)
 		func() {
@@ -309,44 +305,20 @@ func closeThatPanics(b *bench) {
 func entryOfARevokedLock(b *bench) {
 	h, a := b.handle(b.pool()), b.name("a")
 	l := b.lock(h, a)
-	var parent lookingContext
-	parent.Context, parent.look = b.ctx, func() {}
-	ctx := l.Context(&parent)
+	var revoked atomic.Bool
+	ctx := l.Context(parent{b.ctx, func() {
+		if revoked.Load() {
+			l.Depth()
+		}
+	}})
 	require.NoError(b, b.looker.Revoke(b.ctx, a))
 	<-l.Revoked()
-	parent.look = func() { l.Depth() }
+	revoked.Store(true)
 	b.unlock(b.lock(h, a, lockpool.Revocable()))
 	<-ctx.Done()
 	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrRevoked)
 	b.close(h)
 }
-
-// lookingContext is a context whose Value calls look.
-type lookingContext struct {
-	context.Context
-	look func()
-}
-
-func (c *lookingContext) Value(key any) any { c.look(); return c.Context.Value(key) }
-
-// panickingContext is a context one of whose methods panics once, after some calls of them
-// on a goroutine.
-type panickingContext struct {
-	context.Context
-	goroutine int64
-	left      *atomic.Int64
-}
-
-func (c panickingContext) step() {
-	if goid.Get() == c.goroutine && c.left.Add(-1) == 0 {
-		panic("user code")
-	}
-}
-
-func (c panickingContext) Deadline() (time.Time, bool) { c.step(); return c.Context.Deadline() }
-func (c panickingContext) Done() <-chan struct{}       { c.step(); return c.Context.Done() }
-func (c panickingContext) Err() error                  { c.step(); return c.Context.Err() }
-func (c panickingContext) Value(key any) any           { c.step(); return c.Context.Value(key) }
 
 func nilFunctionsAndOptions(b *bench) {
 	p, a := b.pool(), b.name("a")
@@ -378,7 +350,7 @@ func concurrentUseOfOneLock(b *bench) {
 	h, a := b.handle(b.pool(keeps)), b.name("a")
 	for range 300 {
 		var locks [2]*lockpool.Lock
-		b.together(2, func(i int) (err error) {
+		plays.Together(b, 2, func(i int) (err error) {
 			if locks[i], err = h.Lock(b.ctx, a); errors.Is(err, lockpool.ErrConcurrentUse) {
 				return nil
 			}
@@ -397,7 +369,7 @@ func movesBetweenGoroutines(b *bench) {
 	h, a := b.handle(b.pool()), b.name("a")
 	var l *lockpool.Lock
 	for range 3 {
-		b.together(1, func(int) (err error) { l, err = h.Lock(b.ctx, a); return err })
+		plays.Together(b, 1, func(int) (err error) { l, err = h.Lock(b.ctx, a); return err })
 	}
 	require.Equal(b, 3, l.Depth())
 	b.close(h)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var readerTests = []test{
@@ -29,7 +30,7 @@ func writersExcludeAndReadersShare(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	written := 0 // the race detector sees a reader beside a writer
 	var readers, most atomic.Int32
-	b.together(8, func(i int) error {
+	plays.Together(b, 8, func(i int) error {
 		for turn := range 20 {
 			var err error
 			if (i+turn)%8 == 0 {
@@ -222,7 +223,7 @@ func semaphoreGrantsUpToItsLimit(b *bench) {
 	b.queued(s, 4)
 	b.isFull(others.Semaphore(s, 3), 1) // a caller waits
 	fourth.waits()
-	b.together(1, func(int) error { return held[1].Unlock(b.ctx) }) // on another goroutine
+	plays.Together(b, 1, func(int) error { return held[1].Unlock(b.ctx) }) // on another goroutine
 	b.unlock(fourth.granted())
 	one, err := others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(b, err)
@@ -251,7 +252,7 @@ func semaphoreNeverExceedsItsLimit(b *bench) {
 		return nil
 	}
 	pools, s := b.pools(4), b.name("s")
-	b.together(8, func(i int) error {
+	plays.Together(b, 8, func(i int) error {
 		for turn := range 12 {
 			own := &holding{limit: 2 + (i+turn)%4}
 			own.n = 1 + (i*turn)%own.limit
@@ -575,7 +576,7 @@ var plainTests = []test{
 
 func plainIsExclusive(b *bench) {
 	pools, a, turns := b.pools(2), b.name("a"), 0
-	b.together(12, func(i int) error {
+	plays.Together(b, 12, func(i int) error {
 		for range 4 {
 			err := pools[i%2].Do(b.ctx, a, func(ctx context.Context) error {
 				turns++ // the race detector sees another holder
@@ -594,7 +595,7 @@ func plainIsExclusive(b *bench) {
 // Without faults, short holds under contention cause no errors, and tokens grow.
 func plainContention(b *bench) {
 	pools, a, newest := b.pools(3), b.name("a"), int64(0)
-	b.together(6, func(i int) error {
+	plays.Together(b, 6, func(i int) error {
 		for range 10 {
 			l, err := pools[i%3].Lock(b.ctx, a, lockpool.Plain())
 			if err != nil {

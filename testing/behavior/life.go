@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var closeTests = []test{
@@ -130,7 +131,7 @@ func closeBesideManyCalls(b *bench) {
 			}
 			return p.Close()
 		})
-		b.together(20, func(i int) error {
+		plays.Together(b, 20, func(i int) error {
 			for {
 				err := p.Do(b.ctx, b.name(fmt.Sprint("a", round, i%3)), func(ctx context.Context) error {
 					select {
@@ -274,16 +275,6 @@ func shutdownGrantsNothingAfterTheLastLock(b *bench) {
 	require.NoError(b, down.returned())
 }
 
-// hostileContext is a context whose methods do something first.
-type hostileContext struct {
-	context.Context
-	first func()
-}
-
-func (c hostileContext) Done() <-chan struct{} { c.first(); return c.Context.Done() }
-func (c hostileContext) Value(key any) any     { c.first(); return c.Context.Value(key) }
-func (c hostileContext) Err() error            { c.first(); return c.Context.Err() }
-
 // Methods of a waiting call's context may block or panic, and those of a refused call's panic.
 func shutdownBesideHostileContexts(b *bench) {
 	p, a := b.pool(), b.name("a")
@@ -291,7 +282,7 @@ func shutdownBesideHostileContexts(b *bench) {
 	var blocks atomic.Bool
 	goOn := make(chan struct{})
 	w := do(b, func(ctx context.Context) error {
-		_, err := p.Lock(hostileContext{ctx, func() {
+		_, err := p.Lock(parent{ctx, func() {
 			if blocks.Load() {
 				<-goOn
 			}
@@ -316,7 +307,7 @@ func shutdownBesideHostileContexts(b *bench) {
 	}
 	w = do(b, func(ctx context.Context) error {
 		defer note()
-		_, err := p.Lock(hostileContext{ctx, func() {
+		_, err := p.Lock(parent{ctx, func() {
 			if panics.CompareAndSwap(true, false) {
 				panic("user code")
 			}
@@ -341,7 +332,7 @@ func shutdownBesideHostileContexts(b *bench) {
 		func() {
 			defer func() { _ = recover() }()
 			calls := 0
-			_, _ = h.Lock(hostileContext{b.ctx, func() {
+			_, _ = h.Lock(parent{b.ctx, func() {
 				if calls++; calls > at {
 					panic("user code")
 				}
@@ -431,14 +422,19 @@ func expiredSessionTakesOnlyItsOwnLocks(b *bench) {
 func lossBesideABlockingParent(b *bench) {
 	p, goOn := b.pool(lockpool.WithMaxSessions(1)), make(chan struct{})
 	defer close(goOn)
-	parent := &lookingContext{b.ctx, func() {}}
+	var blocks atomic.Bool
+	blocking := parent{b.ctx, func() {
+		if blocks.Load() {
+			<-goOn
+		}
+	}}
 	var contexts []context.Context
 	for i := range 10 {
 		l := b.lock(p, b.name(fmt.Sprint(i)))
-		_ = l.Context(parent)
+		_ = l.Context(blocking)
 		contexts = append(contexts, l.Context(b.ctx))
 	}
-	parent.look = func() { <-goOn }
+	blocks.Store(true)
 	b.expire(b.name("0"))
 	for _, ctx := range contexts {
 		<-ctx.Done()

@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/petermattis/goid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var lockTests = []test{
@@ -64,7 +66,7 @@ func manyCount(b *bench) {
 	for name, turns := range map[string]int{"local turns": 1000, "few": 3, "at service": 0} {
 		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
 		pools := b.pools(3, lockpool.WithLocalTurns(turns))
-		b.together(24, func(i int) error {
+		plays.Together(b, 24, func(i int) error {
 			for range 5 {
 				err := pools[i%3].Do(b.ctx, a, func(ctx context.Context) error {
 					l, _ := lockpool.LockFromContext(ctx)
@@ -89,7 +91,7 @@ func manyCount(b *bench) {
 func oneOfManyTriesSucceeds(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	var got atomic.Pointer[lockpool.Lock]
-	b.together(20, func(i int) error {
+	plays.Together(b, 20, func(i int) error {
 		l, err := pools[i%2].TryLock(b.ctx, a)
 		if errors.Is(err, lockpool.ErrLocked) {
 			return nil
@@ -233,7 +235,7 @@ func lockFromContext(b *bench) {
 	require.Equal(b, b.token(outer), b.token(found))
 
 	// The holder in a context counts only on one goroutine, the lock on all.
-	b.together(1, func(int) error {
+	plays.Together(b, 1, func(int) error {
 		l, ok := lockpool.LockFromContext(ctx)
 		if !ok {
 			return errors.New("no lock in the context")
@@ -274,40 +276,27 @@ var contextTests = []test{
 	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
 }
 
-// looking is a context whose methods use a lock.
-type looking struct {
-	context.Context
-	at *lockpool.Lock
-}
-
-func (c looking) Value(key any) any {
-	c.at.Depth()
-	return c.Context.Value(key)
-}
-
-func (c looking) Err() error {
-	c.at.Depth()
-	return c.Context.Err()
-}
-
 // The methods of a context may use the handle calling them: the handle does not call them
 // while keeping others out.
 func contextUsesTheHandle(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	h := b.handle(p)
 	held := b.lock(h, a)
-	ctx, cancel := context.WithCancel(looking{b.ctx, held})
-	l, err := h.Lock(looking{ctx, held}, b.name("b"))
+	look := func() { held.Depth() }
+	ctx, cancel := context.WithCancel(parent{b.ctx, look})
+	looking := parent{ctx, look}
+	l, err := h.Lock(looking, b.name("b"))
 	require.NoError(b, err)
-	require.NoError(b, l.Unlock(looking{ctx, held}))
+	require.NoError(b, l.Unlock(looking))
 	rival := b.lock(b.looker, c)
-	waits := do(b, func(context.Context) error { _, err := h.Lock(looking{ctx, held}, c); return err })
+	waits := do(b, func(context.Context) error { _, err := h.Lock(looking, c); return err })
 	b.queued(c, 2)
-	require.NoError(b, h.Close(looking{ctx, held}))
+	require.NoError(b, h.Close(looking))
 	require.ErrorIs(b, waits.returned(), lockpool.ErrHandleClosed)
 	cancel()
 	h = b.handle(p)
-	_, err = h.Lock(looking{ctx, b.lock(h, a)}, c)
+	again := b.lock(h, a)
+	_, err = h.Lock(parent{ctx, func() { again.Depth() }}, c)
 	require.ErrorIs(b, err, context.Canceled)
 	b.close(h)
 	b.unlock(rival)
@@ -342,6 +331,17 @@ func (p parent) Done() <-chan struct{}       { p.call(); return p.Context.Done()
 func (p parent) Value(key any) any           { p.call(); return p.Context.Value(key) }
 func (p parent) Err() error                  { p.call(); return p.Context.Err() }
 func (p parent) Deadline() (time.Time, bool) { p.call(); return p.Context.Deadline() }
+
+// panicking returns a context whose methods panic once: at call number left of those on the
+// present goroutine.
+func panicking(ctx context.Context) (at parent, left *atomic.Int64) {
+	goroutine, left := goid.Get(), new(atomic.Int64)
+	return parent{ctx, func() {
+		if goid.Get() == goroutine && left.Add(-1) == 0 {
+			panic("user code")
+		}
+	}}, left
+}
 
 // The context of a writer has ended before readers share the lock with the holder.
 func contextEndsBeforeOthersShare(b *bench) {
@@ -575,7 +575,7 @@ func cancelAtAnyTime(b *bench) {
 	for _, turns := range []int{0, 1000} {
 		pools := b.pools(2, lockpool.WithLocalTurns(turns))
 		held := b.lock(pools[0], b.name("held"))
-		b.together(8, func(i int) error {
+		plays.Together(b, 8, func(i int) error {
 			for turn := range 30 {
 				for _, name := range []string{b.name("held"), b.name("free")} {
 					ctx, cancel := context.WithTimeout(b.ctx, time.Duration(1+(7*turn+3*i)%30)*100*time.Microsecond)

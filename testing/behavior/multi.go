@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var multiTests = []test{
@@ -74,7 +75,7 @@ func lockAllTakesAllOrNone(b *bench) {
 func lockAllInAnyOrder(b *bench) {
 	a, c, d := b.name("a"), b.name("c"), b.name("d")
 	orders, pools := [][]string{{a, c, d}, {d, c, a}, {c, d}, {d, a}}, b.pools(4)
-	b.together(4, func(i int) error {
+	plays.Together(b, 4, func(i int) error {
 		for range 15 {
 			all, err := pools[i].LockAll(b.ctx, orders[i])
 			if err == nil {
@@ -594,7 +595,7 @@ func (b *bench) first(calls []*call[*lockpool.Lock], granted map[*call[*lockpool
 // Waiters that give up leave nothing, anywhere in the queue, and lose no turn of others.
 func localWaitersGiveUp(b *bench) {
 	p, a, inside := b.pool(lockpool.WithLocalTurns(50)), b.name("a"), 0
-	b.together(30, func(i int) error {
+	plays.Together(b, 30, func(i int) error {
 		for turn := range 15 {
 			wait := time.Duration((i*7+turn*13)%3000) * time.Microsecond
 			if (i+turn)%5 == 0 {

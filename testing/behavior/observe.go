@@ -176,7 +176,7 @@ func observersAgree(b *bench) {
 	a := b.name("a")
 	observers := []*plays.Observer{b.observe(b.pool(), a), b.observe(b.pool(), a)}
 	pools := b.pools(3)
-	b.together(9, func(i int) error {
+	plays.Together(b, 9, func(i int) error {
 		for range 5 {
 			if err := pools[i%3].Do(b.ctx, a, nothing); err != nil {
 				return err

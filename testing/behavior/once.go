@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var recorder = []string{"Recorder"}
@@ -109,7 +110,7 @@ func onceUnderContention(b *bench) {
 	const keys = 5
 	var starts, nils, inside [keys]atomic.Int32
 	pools, a := b.pools(3), b.name("a")
-	b.together(9, func(i int) error {
+	plays.Together(b, 9, func(i int) error {
 		for key := range keys {
 			err := pools[i%3].Once(b.ctx, a, fmt.Sprint(key), func(context.Context) error {
 				if inside[key].Add(1) != 1 {
@@ -138,7 +139,7 @@ func keysDoNotWaitForEachOther(b *bench) {
 	pools, a := b.pools(2), b.name("orders")
 	var inside sync.WaitGroup
 	inside.Add(keys)
-	b.together(keys, func(i int) error {
+	plays.Together(b, keys, func(i int) error {
 		return pools[i%2].Once(b.ctx, a, fmt.Sprint(i), func(context.Context) error {
 			inside.Done()
 			inside.Wait()
@@ -153,7 +154,7 @@ func keysDoNotWaitForEachOther(b *bench) {
 func keysUnderALock(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	var inside atomic.Int32
-	b.together(6, func(i int) error {
+	plays.Together(b, 6, func(i int) error {
 		return pools[i%2].Do(b.ctx, a, func(ctx context.Context) error {
 			return pools[i%2].Once(ctx, a, fmt.Sprint(i), func(context.Context) error {
 				if inside.Add(1) != 1 {

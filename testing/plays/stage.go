@@ -1,6 +1,7 @@
 // Package plays has ways to use locks, for tests of each fault at each request, and an
 // [Observer]. The plays are the same on each service. What a request is, and how a fault
-// happens to a request, is up to the tests of an engine.
+// happens to a request, is up to the tests of an engine. Tests of several packages share
+// what else is here.
 package plays
 
 import (
@@ -196,4 +197,21 @@ func Closed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// Together calls do for 0 to n-1, in goroutines that begin at the same moment, and fails the
+// test with the errors.
+func Together(t testing.TB, n int, do func(i int) error) {
+	t.Helper()
+	errs, start := make([]error, n), make(chan struct{})
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			<-start
+			errs[i] = do(i)
+		})
+	}
+	close(start)
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
 }
