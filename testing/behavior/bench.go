@@ -265,7 +265,7 @@ func (b *bench) queued(name string, n int) {
 	b.until(func() bool { return len(b.contenders(name)) == n }, "%d contenders for %s", n, name)
 }
 
-// waiting waits until n calls of a pool wait for a lock.
+// waiting waits until n calls of a pool wait for locks.
 func (b *bench) waiting(p *lockpool.Pool, n int) {
 	b.Helper()
 	b.until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
@@ -311,6 +311,14 @@ func (b *bench) enqueue(by locker, name string, nth int, opts ...lockpool.LockOp
 	b.Helper()
 	c := b.startLock(by, name, opts...)
 	b.queued(name, nth)
+	return c
+}
+
+// waiter begins to lock a name, and returns when n calls of the pool wait for locks.
+func (b *bench) waiter(p *lockpool.Pool, name string, n int, opts ...lockpool.LockOption) *call[*lockpool.Lock] {
+	b.Helper()
+	c := b.startLock(p, name, opts...)
+	b.waiting(p, n)
 	return c
 }
 

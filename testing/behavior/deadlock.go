@@ -573,8 +573,7 @@ func waitKeepsItsPlace(b *bench) {
 		},
 		"passed on": func(h *lockpool.Handle, name string) func() {
 			l := b.lock(h, name)
-			w := b.startLock(p, name)
-			b.waiting(p, 1)
+			w := b.waiter(p, name, 1)
 			return func() { b.unlock(l); b.unlock(w.granted()) }
 		},
 		"downgraded": func(h *lockpool.Handle, name string) func() {
@@ -586,10 +585,8 @@ func waitKeepsItsPlace(b *bench) {
 		h, busy := b.handle(p), b.name("busy "+name)
 		ends := end(h, b.name("held "+name))
 		held := b.lock(others, busy)
-		first := b.startLock(h, busy)
-		b.queued(busy, 2)
-		second := b.startLock(others, busy, lockpool.Shared())
-		b.queued(busy, 3)
+		first := b.enqueue(h, busy, 2)
+		second := b.enqueue(others, busy, 3, lockpool.Shared())
 		before := b.nodes(busy)
 		ends()
 		b.settle()

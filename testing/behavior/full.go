@@ -48,8 +48,7 @@ func fullInMemory(b *bench) {
 	held := b.lock(p, a)
 	var calls []*call[*lockpool.Lock]
 	for n := range 2 {
-		calls = append(calls, b.startLock(p, a, lockpool.MaxWaiters(2)))
-		b.waiting(p, n+1)
+		calls = append(calls, b.waiter(p, a, n+1, lockpool.MaxWaiters(2)))
 	}
 	for range 3 {
 		_, err := p.Lock(b.ctx, a, lockpool.MaxWaiters(2))
@@ -60,8 +59,7 @@ func fullInMemory(b *bench) {
 		require.True(b, full.Holder.Holds)
 	}
 	require.Equal(b, 2, p.Stats().Waiting)
-	calls = append(calls, b.startLock(p, a, lockpool.MaxWaiters(3)))
-	b.waiting(p, 3)
+	calls = append(calls, b.waiter(p, a, 3, lockpool.MaxWaiters(3)))
 	b.unlock(held)
 	for _, c := range calls {
 		b.unlock(c.granted())
@@ -157,8 +155,7 @@ func refusedInTime(b *bench) {
 		p, a := b.pool(opts...), b.name("a")
 		for range 2 {
 			l := b.lock(p, a)
-			c := b.startLock(p, a, lockpool.InTime(), lockpool.WaitAtMost(patience))
-			b.waiting(p, 1)
+			c := b.waiter(p, a, 1, lockpool.InTime(), lockpool.WaitAtMost(patience))
 			time.Sleep(held)
 			b.unlock(l)
 			b.unlock(c.granted())
@@ -172,8 +169,7 @@ func refusedInTime(b *bench) {
 		if b.bubble {
 			require.Less(b, time.Since(began), held/4, "at once")
 		}
-		c := b.startLock(p, a, lockpool.InTime()) // has a minute
-		b.waiting(p, 1)
+		c := b.waiter(p, a, 1, lockpool.InTime()) // has a minute
 		b.unlock(l)
 		b.unlock(c.granted())
 		b.unlock(b.lock(p, a, lockpool.InTime(), lockpool.WaitAtMost(held/2))) // need not wait
@@ -217,13 +213,11 @@ func inTimeAfterAStall(b *bench) {
 func fullByOptionOfThePool(b *bench) {
 	p, a := b.pool(lockpool.WithMaxWaiters(1)), b.name("a")
 	held := b.lock(p, a)
-	first := b.startLock(p, a)
-	b.waiting(p, 1)
+	first := b.waiter(p, a, 1)
 	b.refused(p.Do(b.ctx, a, nothing), 1)
 	_, err := p.LockAll(b.ctx, []string{a, b.name("b")})
 	b.refused(err, 1)
-	second := b.startLock(p, a, lockpool.MaxWaiters(math.MaxInt))
-	b.waiting(p, 2)
+	second := b.waiter(p, a, 2, lockpool.MaxWaiters(math.MaxInt))
 	b.unlock(held)
 	b.unlock(first.granted())
 	b.unlock(second.granted())

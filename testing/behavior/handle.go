@@ -19,7 +19,6 @@ var handleTests = []test{
 	{"ContextCarriesTheHolder", contextCarriesTheHolder, nil},
 	{"ContextOnAnotherGoroutine", contextOnAnotherGoroutine, nil},
 	{"ContextOfAReleasedLock", contextOfAReleasedLock, nil},
-	{"InnerLockOutlivesTheOuter", innerLockOutlivesTheOuter, nil},
 	{"SecondUnlockChangesNothing", secondUnlockChangesNothing, nil},
 	{"HolderInAContextUnlocksWhileItWaits", holderInAContextUnlocksWhileItWaits, nil},
 	{"WaitInTheContextOfAnUnlockedLock", waitInTheContextOfAnUnlockedLock, nil},
@@ -103,21 +102,6 @@ func contextOfAReleasedLock(b *bench) {
 	_, err := p.TryLock(context.WithoutCancel(ctx), a)
 	require.ErrorIs(b, err, lockpool.ErrLocked, "it carries no holder")
 	b.unlock(l)
-}
-
-// A lock taken through a context outlives the lock of the context.
-func innerLockOutlivesTheOuter(b *bench) {
-	p, a, c := b.pool(), b.name("a"), b.name("c")
-	outer := b.lock(p, a)
-	inner, err := p.Lock(outer.Context(b.ctx), c)
-	require.NoError(b, err)
-	b.unlock(outer)
-	b.isFree(a)
-	b.isHeld(c)
-	require.Equal(b, 1, p.Stats().InUse)
-	b.unlock(inner)
-	b.isFree(c)
-	require.Zero(b, p.Stats().InUse)
 }
 
 func secondUnlockChangesNothing(b *bench) {

@@ -130,8 +130,7 @@ func keptInUseComesFree(b *bench) {
 	l := b.lock(p, a)
 	next := b.enqueue(other, a, 2)
 	b.until(func() bool { return p.Stats().AskedBack == 1 }, "the pool knows")
-	again := b.startLock(p, a) // behind the other
-	b.queued(a, 3)
+	again := b.enqueue(p, a, 3) // behind the other
 	b.unlock(l)
 	b.unlock(next.granted())
 	b.unlock(again.granted())

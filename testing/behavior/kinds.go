@@ -18,7 +18,7 @@ import (
 
 var readerTests = []test{
 	{"WritersExcludeAndReadersShare", writersExcludeAndReadersShare, nil},
-	{"QueueTogether", readersAndWritersQueueTogether, nil},
+	{"QueueTogether", func(b *bench) { b.readersAndWriters(b.pool(atService), b.pool(atService)) }, nil},
 	{"EnterAgainWhileAWriterWaits", readerEntersAgainWhileAWriterWaits, nil},
 	{"Upgrade", upgradeIsAnError, nil},
 	{"Downgrade", downgradeKeepsItsPlace, []string{"Downgrader"}},
@@ -64,20 +64,31 @@ func writersExcludeAndReadersShare(b *bench) {
 	require.Greater(b, most.Load(), int32(1))
 }
 
-// First come, first served, so no contender starves.
-func readersAndWritersQueueTogether(b *bench) {
-	p, others, a := b.pool(atService), b.pool(atService), b.name("a")
-	shared := lockpool.Shared()
+// readersAndWriters has readers and writers of two pools or, in memory, of one queue together:
+// first come, first served, so no contender starves.
+func (b *bench) readersAndWriters(p, others *lockpool.Pool) {
+	a, shared := b.name("a"), lockpool.Shared()
 	first, second := b.read(p, a), b.read(others, a)
+	if p == others && b.bubble { // where it has taken no time
+		require.Len(b, b.contenders(a), 1, "readers share a node")
+	}
 	b.isHeld(a)
-	also, err := others.TryLock(b.ctx, a, lockpool.Shared())
+	also, err := others.TryLock(b.ctx, a, shared)
 	require.NoError(b, err)
 	b.unlock(also)
 
-	w1 := b.enqueue(others, a, 3)
-	r1, r2 := b.enqueue(p, a, 4, shared), b.enqueue(others, a, 5, shared)
-	w2 := b.enqueue(p, a, 6)
-	r3 := b.enqueue(p, a, 7, shared)
+	wait := func(by *lockpool.Pool, nth int, opts ...lockpool.LockOption) *call[*lockpool.Lock] {
+		if p == others {
+			return b.waiter(by, a, nth, opts...)
+		}
+		return b.enqueue(by, a, nth+2, opts...)
+	}
+	w1 := wait(others, 1)
+	r1, r2 := wait(p, 2, shared), wait(others, 3, shared)
+	w2 := wait(p, 4)
+	r3 := wait(p, 5, shared)
+	_, err = p.TryLock(b.ctx, a, shared)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
 
 	b.unlock(first)
 	w1.waits()
@@ -88,8 +99,6 @@ func readersAndWritersQueueTogether(b *bench) {
 	}
 	b.unlock(held)
 	one, two := r1.granted(), r2.granted() // both precede the later writer
-	w2.waits()
-	r3.waits()
 	b.unlock(one)
 	w2.waits()
 	b.unlock(two)
@@ -183,8 +192,7 @@ func readersWaitForTheWriterOfTheirPool(b *bench) {
 	l := b.lock(p, a)
 	_, err := p.TryLock(b.ctx, a, lockpool.Shared())
 	require.ErrorIs(b, err, lockpool.ErrLocked)
-	w := b.startLock(p, a, lockpool.Shared())
-	b.waiting(p, 1)
+	w := b.waiter(p, a, 1, lockpool.Shared())
 	w.waits()
 	b.unlock(l)
 	l = w.granted()
@@ -566,52 +574,11 @@ func brokenPermitsAreLost(b *bench) {
 var plainLocker = []string{"PlainLocker"}
 
 var plainTests = []test{
-	{"IsExclusiveAndEntersAgain", plainIsExclusive, plainLocker},
-	{"Contention", plainContention, plainLocker},
+	{"ManyCount", func(b *bench) { b.manyCount(lockpool.Plain()) }, plainLocker},
 	{"WaiterThatGivesUp", plainWaiterGivesUp, plainLocker},
 	{"CannotBeShared", plainCannotBeShared, plainLocker},
 	{"Broken", plainHolderLearnsOfItsLoss, []string{"PlainLocker", "Breaker"}},
 	{"TryLock", plainTryLock, plainLocker},
-}
-
-func plainIsExclusive(b *bench) {
-	pools, a, turns := b.pools(2), b.name("a"), 0
-	plays.Together(b, 12, func(i int) error {
-		for range 4 {
-			err := pools[i%2].Do(b.ctx, a, func(ctx context.Context) error {
-				turns++ // the race detector sees another holder
-				return pools[i%2].Do(ctx, a, nothing, lockpool.Plain())
-			}, lockpool.Plain())
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	require.Equal(b, 48, turns)
-	b.isFree(a, lockpool.Plain())
-}
-
-// Without faults, short holds under contention cause no errors, and tokens grow.
-func plainContention(b *bench) {
-	pools, a, newest := b.pools(3), b.name("a"), int64(0)
-	plays.Together(b, 6, func(i int) error {
-		for range 10 {
-			l, err := pools[i%3].Lock(b.ctx, a, lockpool.Plain())
-			if err != nil {
-				return err
-			}
-			token, err := l.Token(b.ctx)
-			if err == nil && token <= newest {
-				err = errors.New("a token that has not grown")
-			}
-			newest = token
-			if err := errors.Join(err, l.Unlock(b.ctx)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 func plainWaiterGivesUp(b *bench) {

@@ -99,10 +99,16 @@ func closeWakesWaitersAndReleasesHolders(b *bench) {
 		p, other, a := b.pool(lockpool.WithLocalTurns(turns)), b.pool(), b.name("a")
 		held := b.lock(p, a)
 		ctx := held.Context(b.ctx)
-		waiters := []*call[*lockpool.Lock]{b.startLock(p, a), b.startLock(p, a)}
-		b.waiting(p, 2)
-		rival, began := b.startLock(other, a), time.Now()
-		b.waiting(other, 1)
+		h := b.handle(p)
+		ofHandle := b.startLock(h, a)
+		b.waiting(p, 1)
+		waiters := []*call[*lockpool.Lock]{b.waiter(p, a, 2), b.waiter(p, a, 3)}
+		b.close(h)
+		require.ErrorIs(b, ofHandle.returned(), lockpool.ErrHandleClosed)
+		for _, w := range waiters {
+			w.waits()
+		}
+		began, rival := time.Now(), b.waiter(other, a, 1)
 		require.NoError(b, p.Close())
 		for _, w := range waiters {
 			err := w.returned()
@@ -182,10 +188,12 @@ func doReportsClose(b *bench) {
 
 func shutdownWaitsForHolders(b *bench) {
 	p, a := b.pool(), b.name("a")
-	h := b.handle(p)
-	held := b.lock(h, a)
-	w := b.startLock(p, a)
+	first, h := b.lock(p, a), b.handle(p)
+	turn := b.startLock(h, a) // in memory
 	b.waiting(p, 1)
+	w := b.waiter(p, a, 2)
+	b.unlock(first)
+	held := turn.granted()
 	down := do(b, p.Shutdown)
 	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
 	_, err := p.Lock(b.ctx, b.name("c"))
@@ -607,8 +615,7 @@ func (b *bench) turnIsLost(name string, lose func(name string)) {
 	first := b.lock(p, a)
 	var waiters []*call[*lockpool.Lock]
 	for i := range 3 {
-		waiters = append(waiters, b.startLock(p, a))
-		b.waiting(p, i+1)
+		waiters = append(waiters, b.waiter(p, a, i+1))
 	}
 	b.unlock(first)
 	l := waiters[0].granted()

@@ -18,8 +18,8 @@ import (
 
 var lockTests = []test{
 	{"SecondHolderWaits", secondHolderWaits, nil},
-	{"Order", grantsFollowTheQueue, nil},
-	{"ManyCount", manyCount, nil},
+	{"Order", func(b *bench) { b.inOrder(b.pools(2, atService)...) }, nil},
+	{"ManyCount", func(b *bench) { b.manyCount() }, nil},
 	{"OneOfManyTriesSucceeds", oneOfManyTriesSucceeds, nil},
 	{"TryPassesNoWaiter", tryPassesNoWaiter, nil},
 	{"Tokens", tokensGrow, nil},
@@ -41,28 +41,44 @@ func secondHolderWaits(b *bench) {
 	b.isFree(a)
 }
 
-func grantsFollowTheQueue(b *bench) {
-	pools, a := b.pools(2, atService), b.name("a")
+// inOrder has the pools lock in turn: they get the lock in the order of asking, and the tokens
+// grow. One pool passes the lock on in memory.
+func (b *bench) inOrder(pools ...*lockpool.Pool) {
+	a, local := b.name("a"), len(pools) == 1
 	holder := b.lock(pools[0], a)
+	token := b.token(holder)
 	var waiters []*call[*lockpool.Lock]
 	for i := range 5 {
-		waiters = append(waiters, b.enqueue(pools[i%2], a, i+2))
+		if local {
+			waiters = append(waiters, b.waiter(pools[0], a, i+1))
+		} else {
+			waiters = append(waiters, b.enqueue(pools[i%len(pools)], a, i+2))
+		}
 	}
 	queue := b.nodes(a)
 	for i, w := range waiters {
 		b.unlock(holder)
 		holder = w.granted()
-		require.Equal(b, queue[i+1:], b.nodes(a), "the queue shrinks from the front")
+		if !local {
+			require.Equal(b, queue[i+1:], b.nodes(a), "the queue shrinks from the front")
+		}
 		for _, later := range waiters[i+1:] {
 			later.waits()
 		}
+		next := b.token(holder)
+		require.Greater(b, next, token)
+		token = next
 	}
 	b.unlock(holder)
+	if local && b.bubble { // where it has taken no time
+		require.EqualValues(b, 5, pools[0].Stats().LocalTurns)
+	}
 }
 
-// Of many goroutines in several pools, one holds the lock at a time: their count is right,
-// and tokens grow. The race detector sees each holder happen before the next.
-func manyCount(b *bench) {
+// manyCount has many goroutines of several pools hold a lock, one at a time: their count is
+// right, they enter again, and tokens grow. The race detector sees each holder happen before
+// the next.
+func (b *bench) manyCount(opts ...lockpool.LockOption) {
 	for name, turns := range map[string]int{"local turns": 1000, "few": 3, "at service": 0} {
 		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
 		pools := b.pools(3, lockpool.WithLocalTurns(turns))
@@ -76,8 +92,8 @@ func manyCount(b *bench) {
 					}
 					newest = token
 					counted++
-					return err
-				})
+					return errors.Join(err, pools[i%3].Do(ctx, a, nothing, opts...))
+				}, opts...)
 				if err != nil {
 					return err
 				}
@@ -85,6 +101,7 @@ func manyCount(b *bench) {
 			return nil
 		})
 		require.Equal(b, 24*5, counted, name)
+		b.isFree(a, opts...)
 	}
 }
 
@@ -649,8 +666,7 @@ func unlockWithAnEndedContext(b *bench) {
 	p, a := b.pool(), b.name("a")
 	for _, waiter := range []*lockpool.Pool{b.pool(), p} {
 		l := b.lock(p, a)
-		w := b.startLock(waiter, a)
-		b.waiting(waiter, 1)
+		w := b.waiter(waiter, a, 1)
 		ctx, cancel := context.WithCancel(b.ctx)
 		cancel()
 		err := l.Unlock(ctx)
@@ -683,7 +699,11 @@ func unlockWithTheLocksContext(b *bench) {
 	require.NoError(b, err)
 	ctx = inner.Context(l.Context(b.ctx))
 	b.unlock(l)
+	b.isFree(a)
+	b.isHeld(b.name("c")) // the inner lock outlives the outer one
+	require.Equal(b, 1, p.Stats().InUse)
 	require.NoError(b, inner.Unlock(ctx), "the end of another lock does not end the call")
+	require.Zero(b, p.Stats().InUse)
 	all := b.lockAll(p, []string{a, b.name("c")})
 	require.NoError(b, all.Unlock(all.Context(b.ctx)))
 	h := b.handle(p)

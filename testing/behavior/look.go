@@ -93,8 +93,7 @@ func queueShowsLocalWaiters(b *bench) {
 	holder := b.lock(p, a)
 	var waiters []*call[*lockpool.Lock]
 	for i := range 3 {
-		waiters = append(waiters, b.startLock(p, a))
-		b.waiting(p, i+1)
+		waiters = append(waiters, b.waiter(p, a, i+1))
 	}
 	q, err := p.Queue(b.ctx, a)
 	require.NoError(b, err)
@@ -158,8 +157,7 @@ func queueTellsCallersOfOthers(b *bench) {
 	first := b.lock(holder, a)
 	waits := []*call[*lockpool.Lock]{b.enqueue(crowd, a, 2)}
 	for n, opts := range [][]lockpool.LockOption{{lockpool.Revocable()}, nil, nil} {
-		waits = append(waits, b.startLock(crowd, a, opts...))
-		b.waiting(crowd, 2+n)
+		waits = append(waits, b.waiter(crowd, a, 2+n, opts...))
 	}
 	waiters := func(contenders []lockpool.Contender) (n int) {
 		for _, c := range contenders {
@@ -395,8 +393,7 @@ func waitsOfPlainLocksAndInMemory(b *bench) {
 	p := b.pool(lockpool.WithOwner("local"))
 	b.lock(p, b.name("m"))
 	for i := range 2 {
-		b.startLock(p, b.name("m"))
-		b.waiting(p, i+1)
+		b.waiter(p, b.name("m"), i+1)
 	}
 	require.Equal(b, []string{
 		"local holds m",
@@ -499,10 +496,8 @@ func revocableWaiterGivesUp(b *bench) {
 func revokeReachesLocalWaiters(b *bench) {
 	p, a := b.pool(), b.name("a")
 	holder := b.lock(p, a)
-	gives := b.startLock(p, a, lockpool.Revocable())
-	b.waiting(p, 1)
-	ignores := b.startLock(p, a)
-	b.waiting(p, 2)
+	gives := b.waiter(p, a, 1, lockpool.Revocable())
+	ignores := b.waiter(p, a, 2)
 	q, err := p.Queue(b.ctx, a)
 	require.NoError(b, err)
 	require.NoError(b, p.Revoke(b.ctx, a, q.Contenders[1].Node, q.Contenders[2].Node))
@@ -519,10 +514,8 @@ func revokeReachesLocalWaiters(b *bench) {
 func revocationEndsLocalTurns(b *bench) {
 	p, others, a := b.pool(), b.pool(), b.name("a")
 	first := b.lock(p, a, lockpool.Revocable())
-	w1 := b.startLock(p, a, lockpool.Revocable())
-	b.waiting(p, 1)
-	w2 := b.startLock(p, a)
-	b.waiting(p, 2)
+	w1 := b.waiter(p, a, 1, lockpool.Revocable())
+	w2 := b.waiter(p, a, 2)
 	b.unlock(first)
 	l := w1.granted()
 	var rival *call[*lockpool.Lock]
@@ -635,8 +628,7 @@ func revocationLosesNothing(b *bench) {
 	shared, _ := b.downgraded(b.handle(p), b.name("shared"))
 	h := b.handle(others)
 	b.lock(h, b.name("held"))
-	w := b.startLock(h, b.name("shared"))
-	b.queued(b.name("shared"), 2)
+	w := b.enqueue(h, b.name("shared"), 2)
 	plain := b.lock(p, b.name("alone"), lockpool.Plain())
 	permits := b.acquire(p.Semaphore(b.name("s"), 3), 2)
 	for _, name := range []string{"shared", "alone", "s"} {

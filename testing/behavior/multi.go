@@ -503,38 +503,10 @@ func closeKeepsHoldAtLeast(b *bench) {
 }
 
 var turnTests = []test{
-	{"InOrder", localTurnsAreInOrder, nil},
+	{"InOrder", func(b *bench) { b.inOrder(b.pool()) }, nil},
 	{"Share", poolsTakeTurns, nil},
 	{"WaitersThatGiveUp", localWaitersGiveUp, nil},
-	{"ReadersAndWriters", localReadersAndWriters, nil},
-	{"CloseEndsWaits", closeEndsLocalWaits, nil},
-	{"Shutdown", shutdownLetsALocalHolderFinish, nil},
-}
-
-// Handles of a pool get the lock in the order of asking, and the tokens grow.
-func localTurnsAreInOrder(b *bench) {
-	p, a := b.pool(), b.name("a")
-	holder := b.lock(p, a)
-	token := b.token(holder)
-	var waiters []*call[*lockpool.Lock]
-	for i := range 5 {
-		waiters = append(waiters, b.startLock(p, a))
-		b.waiting(p, i+1)
-	}
-	for i, w := range waiters {
-		b.unlock(holder)
-		holder = w.granted()
-		for _, later := range waiters[i+1:] {
-			later.waits()
-		}
-		next := b.token(holder)
-		require.Greater(b, next, token)
-		token = next
-	}
-	b.unlock(holder)
-	if b.bubble { // where it has taken no time
-		require.EqualValues(b, 5, p.Stats().LocalTurns)
-	}
+	{"ReadersAndWriters", func(b *bench) { p := b.pool(); b.readersAndWriters(p, p) }, nil},
 }
 
 // A pool gives the lock back after its turns: a later waiter of another process gets the
@@ -544,8 +516,7 @@ func poolsTakeTurns(b *bench) {
 	holder := b.lock(p, a)
 	var waiters []*call[*lockpool.Lock]
 	for i := range 6 {
-		waiters = append(waiters, b.startLock(p, a))
-		b.waiting(p, i+1)
+		waiters = append(waiters, b.waiter(p, a, i+1))
 	}
 	rival := b.startLock(b.pool(), a)
 	b.until(func() bool {
@@ -625,69 +596,6 @@ func localWaitersGiveUp(b *bench) {
 	b.queued(a, 0)
 	stats := p.Stats()
 	require.Zero(b, stats.Held+stats.Waiting+stats.InUse)
-}
-
-func localReadersAndWriters(b *bench) {
-	p, a := b.pool(), b.name("a")
-	reader, also := b.read(p, a), b.read(p, a)
-	if b.bubble { // where it has taken no time
-		require.Len(b, b.contenders(a), 1, "readers share a node")
-	}
-	w1 := b.startLock(p, a)
-	b.waiting(p, 1)
-	r1 := b.startLock(p, a, lockpool.Shared())
-	b.waiting(p, 2)
-	r2 := b.startLock(p, a, lockpool.Shared())
-	b.waiting(p, 3)
-	w2 := b.startLock(p, a)
-	b.waiting(p, 4)
-	_, err := p.TryLock(b.ctx, a, lockpool.Shared())
-	require.ErrorIs(b, err, lockpool.ErrLocked)
-	b.unlock(reader)
-	w1.waits()
-	b.unlock(also)
-	l := w1.granted()
-	for _, w := range []*call[*lockpool.Lock]{r1, r2, w2} {
-		w.waits()
-	}
-	b.unlock(l)
-	one, two := r1.granted(), r2.granted()
-	b.unlock(one)
-	w2.waits()
-	b.unlock(two)
-	b.unlock(w2.granted())
-}
-
-func closeEndsLocalWaits(b *bench) {
-	p, a := b.pool(), b.name("a")
-	h, closed := b.handle(p), b.handle(p)
-	b.lock(h, a)
-	w1 := b.startLock(closed, a)
-	b.waiting(p, 1)
-	w2 := b.startLock(p, a)
-	b.waiting(p, 2)
-	b.close(closed)
-	require.ErrorIs(b, w1.returned(), lockpool.ErrHandleClosed)
-	w2.waits()
-	require.NoError(b, p.Close())
-	require.ErrorIs(b, w2.returned(), lockpool.ErrPoolClosed)
-}
-
-func shutdownLetsALocalHolderFinish(b *bench) {
-	p, a := b.pool(), b.name("a")
-	first := b.lock(p, a)
-	w1 := b.startLock(p, a)
-	b.waiting(p, 1)
-	w2 := b.startLock(p, a)
-	b.waiting(p, 2)
-	b.unlock(first)
-	l := w1.granted()
-	down := do(b, p.Shutdown)
-	require.ErrorIs(b, w2.returned(), lockpool.ErrPoolClosed)
-	require.Equal(b, 1, l.Depth())
-	down.waits()
-	b.unlock(l)
-	require.NoError(b, down.returned())
 }
 
 // readersEndARest has a reader use a lock that another reader has left to rest.
