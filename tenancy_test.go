@@ -497,35 +497,6 @@ func TestTryPassesNoLocalWaiter(t *testing.T) {
 	})
 }
 
-// Waiters that queue again after a loss keep their order.
-func TestOrderAfterALostSession(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		readers := []*lockpool.Lock{b.Lock(p, "a", lockpool.Shared()), b.Lock(p, "a", lockpool.Shared())}
-		var waiters []*locktest.Waiter
-		for range 6 {
-			waiters = append(waiters, waitLocally(b, p))
-		}
-		for range 3 {
-			expire(b, "/a/"+b.Children("a")[0])
-			for _, l := range readers {
-				b.AwaitLoss(l)
-			}
-			l := waiters[0].Granted()
-			waiters, readers = waiters[1:], []*lockpool.Lock{l}
-			time.Sleep(time.Second)
-			for _, w := range waiters {
-				w.StillWaits()
-			}
-		}
-		b.Unlock(readers[0])
-		for _, w := range waiters {
-			b.Unlock(w.Granted())
-		}
-	})
-}
-
 // Without room for the turns in a token, nothing is granted.
 func TestNothingIsGrantedWithoutTokens(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {

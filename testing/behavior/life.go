@@ -597,38 +597,49 @@ func lostLockNeedsNoUnlock(b *bench) {
 
 // The holder of the moment loses the lock; the waiters in memory queue again.
 func lossInTheMiddleOfLocalTurns(b *bench) {
-	began := time.Now()
-	b.turnIsLost("broken", b.breakHolder)
-	if b.bubble {
-		require.Less(b, time.Since(began), 20*time.Millisecond, "the loss is noticed at once")
-	}
+	b.turnsAreLost("broken", b.breakHolder, 0)
 	if b.options.Expire != nil {
-		b.turnIsLost("expired", b.expire)
+		b.turnsAreLost("expired", b.expire, 200*time.Millisecond)
 	}
 }
 
-// turnIsLost lets the holder of a lock passed on in memory lose the lock. The waiters queue
-// again.
-func (b *bench) turnIsLost(name string, lose func(name string)) {
+// turnsAreLost lets the holders of a lock passed on in memory lose the lock, one after the
+// other, each holding the lock for some time. The waiters queue again, and keep their order.
+func (b *bench) turnsAreLost(name string, lose func(name string), holding time.Duration) {
 	b.Helper()
 	p, a := b.pool(), b.name(name)
 	first := b.lock(p, a)
 	var waiters []*call[*lockpool.Lock]
-	for i := range 3 {
+	for i := range 4 {
 		waiters = append(waiters, b.waiter(p, a, i+1))
 	}
+	readers := []*call[*lockpool.Lock]{b.waiter(p, a, 5, lockpool.Shared()), b.waiter(p, a, 6, lockpool.Shared())}
 	b.unlock(first)
 	l := waiters[0].granted()
 	q, err := p.Queue(b.ctx, a)
 	require.NoError(b, err)
 	token := q.Contenders[0].Token // unlike the lock's method, Queue does not look out for a loss
+	for i := range 3 {
+		began := time.Now()
+		lose(a)
+		b.isLost(l)
+		next := waiters[i+1].granted() // even though the holder has not unlocked
+		if b.bubble && i == 0 {
+			require.Less(b, time.Since(began), 20*time.Millisecond, "the loss of a turn is noticed at once")
+		}
+		require.Greater(b, b.token(next), token)
+		require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+		l, token = next, b.token(next)
+		time.Sleep(holding) // until the next one has queued on the session
+		for _, later := range append(waiters[i+2:], readers...) {
+			later.waits()
+		}
+	}
+	b.unlock(l)
+	one, two := readers[0].granted(), readers[1].granted()
 	lose(a)
-	b.isLost(l)
-	next := waiters[1].granted() // even though the holder has not unlocked
-	require.Greater(b, b.token(next), token)
-	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.unlock(next)
-	b.unlock(waiters[2].granted())
+	b.isLost(one)
+	b.isLost(two)
 }
 
 // A release not confirmed by a silent service is not nil: others may have broken the lock,
