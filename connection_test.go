@@ -16,11 +16,20 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+// Tokens grow with each restart, and when the sequence of a queue starts again.
 func TestLocksSurviveAServerRestart(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
 		b := locktest.NewOn(t, own)
 		p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
+		last := int64(0)
+		use := func(l *lockpool.Lock) {
+			token := b.Token(l)
+			require.Greater(t, token, last)
+			last = token
+			b.Unlock(l)
+		}
+		use(b.Lock(p, "a"))
 		held := b.Lock(p, "a")
 		waiters := []*locktest.Waiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
 		for range 2 {
@@ -33,10 +42,17 @@ func TestLocksSurviveAServerRestart(t *testing.T) {
 		for _, w := range waiters {
 			w.StillWaits()
 		}
-		b.Unlock(held)
+		use(held)
 		for _, w := range waiters {
-			b.Unlock(w.Granted())
+			use(w.Granted())
 		}
+		for range 3 {
+			require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+			use(b.Lock(p, "a"))
+		}
+		require.NoError(t, own.Kill())
+		require.NoError(t, own.Start(b.Ctx))
+		use(b.Lock(p, "a"))
 	})
 }
 
