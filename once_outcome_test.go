@@ -16,6 +16,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -152,7 +153,7 @@ func TestOutcomeOfATransactionThatWasNotSent(t *testing.T) {
 		require.Less(t, time.Since(began), 6*time.Second)
 		require.NoError(t, server.AcceptConnections())
 		n := 0
-		require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
+		require.NoError(t, p.Once(b.Ctx, "a", "1", plays.Count(&n)))
 		require.Equal(t, 1, n)
 	})
 }
@@ -170,7 +171,7 @@ func TestOutcomeWhenThePoolIsClosed(t *testing.T) {
 		})
 		require.NoError(t, err, "the answer still comes")
 		require.NoError(t, <-closed)
-		requireDone(t, others.Once(b.Ctx, "a", "1", nope(t)), "a", "1")
+		plays.IsDone(t, others.Once(b.Ctx, "a", "1", plays.Never(t)), "a", "1")
 	})
 }
 
@@ -182,7 +183,7 @@ func TestRunThatMayNotBeRecorded(t *testing.T) {
 	p := b.Pool()
 	n := 0
 	for range 2 {
-		err := p.Once(b.Ctx, "a", "1", ran(&n))
+		err := p.Once(b.Ctx, "a", "1", plays.Count(&n))
 		require.ErrorIs(t, err, lockpool.ErrNoPermission)
 		require.ErrorContains(t, err, "needs the right CREATE on "+b.Chroot+"/.done")
 		require.False(t, errors.Is(err, lockpool.ErrLockLost))
@@ -204,7 +205,7 @@ func TestRunIsSeenOnAServerThatIsBehind(t *testing.T) {
 			ran <- p.Once(b.Ctx, "a", "1", func(context.Context) error { close(inside); <-finish; return nil })
 		}()
 		<-inside
-		go func() { waited <- others.Once(b.Ctx, "a", "1", nope(t)) }() // ends when the other run has finished
+		go func() { waited <- others.Once(b.Ctx, "a", "1", plays.Never(t)) }() // ends when the other run has finished
 		synctest.Wait()
 		behind, used := 0, map[int]bool{server.Leader(): true}
 		for _, c := range server.State().Conns {
@@ -224,7 +225,7 @@ func TestRunIsSeenOnAServerThatIsBehind(t *testing.T) {
 		server.Inject(zktest.Rule{Match: zktest.Match{Selector: waiter, Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/.done"}, Do: zktest.ResetBeforeApply()})
 		close(finish)
 		require.NoError(t, <-ran)
-		requireDone(t, <-waited, "a", "1")
+		plays.IsDone(t, <-waited, "a", "1")
 		require.NoError(t, server.AcceptConnections())
 	}, zktest.Members(5))
 }

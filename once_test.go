@@ -5,7 +5,6 @@ package lockpool_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,48 +14,9 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// ran returns a function for Once that counts its calls.
-func ran(n *int) func(context.Context) error {
-	return func(context.Context) error { *n++; return nil }
-}
-
-// lockOfRun is the lock of a run for the key.
-func lockOfRun(name, key string) string { return name + "/" + lockpool.Escape("run:"+key) }
-
-// requireDone requires that err says that a run for the key has finished.
-func requireDone(t testing.TB, err error, name, key string) *lockpool.DoneError {
-	t.Helper()
-	require.ErrorIs(t, err, lockpool.ErrDone)
-	var done *lockpool.DoneError
-	require.ErrorAs(t, err, &done)
-	require.Equal(t, name, done.Name)
-	require.Equal(t, key, done.Key)
-	return done
-}
-
-// A key that is done costs one request, also while the lock is held.
-func TestOnceLooksBeforeItQueues(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	p := b.Pool()
-	n := 0
-	require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
-	held := b.Lock(p, lockOfRun("a", "1"))
-	b.Token(held) // so that it is watched already
-	sent := locktest.Requests(proxy, func() { requireDone(t, p.Once(b.Ctx, "a", "1", ran(&n)), "a", "1") })
-	require.Len(t, slices.DeleteFunc(sent, func(r zktest.Request) bool { return r.Paths[0] == "/" }), 1) // proofs of the lease
-	b.Unlock(held)
-}
-
-func nope(t testing.TB) func(context.Context) error {
-	return func(context.Context) error {
-		t.Error("it ran")
-		return nil
-	}
-}
 
 // A run that is the last entry of a lock that is to rest is recorded before the rest begins.
 func TestOnceUnderALockThatIsToRest(t *testing.T) {
@@ -64,10 +24,10 @@ func TestOnceUnderALockThatIsToRest(t *testing.T) {
 	b := locktest.New(t)
 	p := b.Pool(lockpool.WithLocalTurns(0))
 	h := b.Handle(p)
-	l := b.Lock(h, lockOfRun("a", "1"), lockpool.HoldAtLeast(time.Hour))
+	l := b.Lock(h, plays.LockOfRun("a", "1"), lockpool.HoldAtLeast(time.Hour))
 	require.NoError(t, h.Once(b.Ctx, "a", "1", l.Unlock))
 	require.Equal(t, 1, p.Stats().Resting)
-	requireDone(t, p.Once(b.Ctx, "a", "1", nope(t)), "a", "1")
+	plays.IsDone(t, p.Once(b.Ctx, "a", "1", plays.Never(t)), "a", "1")
 	require.ErrorContains(t, p.Close(), "before its time")
 }
 
@@ -86,8 +46,8 @@ func TestOnceUnderALockThatIsPassedOn(t *testing.T) {
 				b := locktest.New(t)
 				p := b.Pool()
 				h := b.Handle(p)
-				l := b.Lock(h, lockOfRun("a", "1"))
-				w := b.StartLock(p, lockOfRun("a", "1"))
+				l := b.Lock(h, plays.LockOfRun("a", "1"))
+				w := b.StartLock(p, plays.LockOfRun("a", "1"))
 				synctest.Wait()
 				err := h.Once(b.Ctx, "a", "1", func(ctx context.Context) error { return end(ctx, h, l) })
 				require.ErrorIs(t, err, lockpool.ErrNotHeld)
@@ -109,8 +69,8 @@ func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
 		p := b.Pool()
 		h := b.Handle(p)
-		b.Lock(h, lockOfRun("a", "1"))
-		w := b.StartLock(p, lockOfRun("a", "1"))
+		b.Lock(h, plays.LockOfRun("a", "1"))
+		w := b.StartLock(p, plays.LockOfRun("a", "1"))
 		synctest.Wait()
 		recording := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.HoldApply()})
 		run := make(chan error, 1)
@@ -137,21 +97,21 @@ func TestRecordsDoNotDisturbOtherClients(t *testing.T) {
 	b := locktest.New(t)
 	p := b.Pool()
 	n := 0
-	require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
+	require.NoError(t, p.Once(b.Ctx, "a", "1", plays.Count(&n)))
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/run:1", -1)) // as the server does a minute later
 	other := zk.NewLock(b.Dial(), b.Chroot+"/a", zk.WorldACL(zk.PermAll))
 	require.NoError(t, other.Lock())
 	require.NoError(t, other.Unlock())
 	other = zk.NewLock(b.Dial(), b.Chroot+"/a/run:2", zk.WorldACL(zk.PermAll))
 	require.NoError(t, other.Lock())
-	require.ErrorIs(t, p.Once(b.Ctx, "a", "2", ran(&n), lockpool.WaitAtMost(0)), lockpool.ErrLocked)
+	require.ErrorIs(t, p.Once(b.Ctx, "a", "2", plays.Count(&n), lockpool.WaitAtMost(0)), lockpool.ErrLocked)
 	done := make(chan error)
-	go func() { done <- p.Once(b.Ctx, "a", "2", ran(&n)) }() // ends when the other client unlocks
+	go func() { done <- p.Once(b.Ctx, "a", "2", plays.Count(&n)) }() // ends when the other client unlocks
 	b.AwaitQueue("a/run:2", 2)
 	require.NoError(t, other.Unlock())
 	require.NoError(t, <-done)
 	require.Equal(t, 2, n)
-	q, err := p.Queue(b.Ctx, lockOfRun("a", "2"))
+	q, err := p.Queue(b.Ctx, plays.LockOfRun("a", "2"))
 	require.NoError(t, err)
 	require.Empty(t, q.Foreign)
 }

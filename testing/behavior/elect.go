@@ -351,7 +351,7 @@ func electEndsWithItsPool(b *bench) {
 		pausing.leads().end <- errWork
 		require.NoError(b, end(pauses), what)
 		require.ErrorIs(b, pausing.returned(), lockpool.ErrPoolClosed)
-		require.ErrorIs(b, pauses.Elect(b.ctx, a, b.never), lockpool.ErrPoolClosed)
+		require.ErrorIs(b, pauses.Elect(b.ctx, a, plays.Never(b)), lockpool.ErrPoolClosed)
 		leader := b.stand(leads, a)
 		t := leader.leads()
 		waiter := b.stand(waits, a)
@@ -371,13 +371,13 @@ func electEndsWithItsPool(b *bench) {
 func electDoesNotRepeatWhatCannotSucceed(b *bench) {
 	p, a := b.pool(), b.name("a")
 	require.ErrorContains(b, p.Elect(b.ctx, a, nil), "Elect: the function is nil")
-	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.Shared()), "leave out")
-	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.WaitAtMost(time.Second)), "leave out")
-	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.WaitAtMost(0)), "leave out")
-	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, nil), "nil LockOption")
+	require.ErrorContains(b, p.Elect(b.ctx, a, plays.Never(b), lockpool.Shared()), "leave out")
+	require.ErrorContains(b, p.Elect(b.ctx, a, plays.Never(b), lockpool.WaitAtMost(time.Second)), "leave out")
+	require.ErrorContains(b, p.Elect(b.ctx, a, plays.Never(b), lockpool.WaitAtMost(0)), "leave out")
+	require.ErrorContains(b, p.Elect(b.ctx, a, plays.Never(b), nil), "nil LockOption")
 	require.Zero(b, p.Stats().OpenSessions)
 	permits := b.acquire(p.Semaphore(a, 1), 1)
-	require.ErrorIs(b, p.Elect(b.ctx, a, b.never), lockpool.ErrKindMismatch)
+	require.ErrorIs(b, p.Elect(b.ctx, a, plays.Never(b)), lockpool.ErrKindMismatch)
 	b.unlock(permits)
 }
 

@@ -37,7 +37,7 @@ func closeLeavesNoGoroutine(b *bench) {
 	held := b.lock(pools[0], a, lockpool.Revocable())
 	_ = held.Context(b.ctx)
 	_ = held.Expiring(time.Second)
-	b.lock(pools[0], lockOfRun(a, "key"))
+	b.lock(pools[0], plays.LockOfRun(a, "key"))
 	b.lock(pools[0], b.name("resting"), lockpool.HoldAtLeast(time.Hour))
 	h := b.handle(pools[2])
 	b.lock(h, b.name("c"))

@@ -205,7 +205,8 @@ func escapedNames(b *bench) {
 	p, s := b.pool(), b.name("s")
 	texts := []string{"", "/", "..", "%", "__", "a/b", "https://example.com/a?b=c&d=%20#e", "ä/日本", "\x00\n\xff", "locks", "limit", ".done",
 		"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "mutex-1", "lock-0000000001", "0000000001", "694d8c0f3a1b2c3d-x",
-		"x__READ__0000000001", "x__WRIT__0000000001", "00000000000000000000000000000000__lock__0000000001", "x-rlock-000000001", "lock--2147483648", "leases", ".waits"}
+		"x__READ__0000000001", "x__WRIT__0000000001", "00000000000000000000000000000000__lock__0000000001", "x-rlock-000000001", "lock--2147483648", "leases", ".waits",
+		"~", "%2", "___READ___", "x__rlock__0000000001", "-0000000001", "__lock__-2147483648", "zookeeper", ".sessions"}
 	var held []*lockpool.Lock
 	for _, text := range texts {
 		name := s + "/" + lockpool.Escape(text)
@@ -434,13 +435,13 @@ func errorsSayWhetherTheLockWasBusy(b *bench) {
 		"another pool": func() { b.lock(b.pool(), a); b.acquire(b.pool().Semaphore(b.name("s"), 1), 1) },
 		"the same":     func() { b.lock(p, b.name("own")) },
 	}
-	wait := lockpool.WaitAtMost(1100 * time.Millisecond)
+	wait, never := lockpool.WaitAtMost(1100*time.Millisecond), plays.Never(b)
 	for who, hold := range holders {
 		hold()
 		name := map[string]string{"another pool": a, "the same": b.name("own")}[who]
 		for _, call := range []func(ctx context.Context, opts ...lockpool.LockOption) error{
-			func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, name, b.never, opts...) },
-			func(ctx context.Context, opts ...lockpool.LockOption) error { return h.Do(ctx, name, b.never, opts...) },
+			func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, name, never, opts...) },
+			func(ctx context.Context, opts ...lockpool.LockOption) error { return h.Do(ctx, name, never, opts...) },
 			func(ctx context.Context, opts ...lockpool.LockOption) error {
 				_, err := p.Lock(ctx, name, append(opts, lockpool.Shared())...)
 				return err
@@ -451,9 +452,9 @@ func errorsSayWhetherTheLockWasBusy(b *bench) {
 			},
 			func(ctx context.Context, opts ...lockpool.LockOption) error {
 				if who == "the same" {
-					return p.Do(ctx, name, b.never, opts...)
+					return p.Do(ctx, name, never, opts...)
 				}
-				return full.Do(ctx, 1, b.never, opts...)
+				return full.Do(ctx, 1, never, opts...)
 			},
 		} {
 			canceled := do(b, func(ctx context.Context) error { return call(ctx) })
@@ -648,11 +649,11 @@ func errorCarriesTheCause(b *bench) {
 	require.ErrorIs(b, err, errWork)
 
 	// In a group of goroutines, the cause is the error of another call.
-	busy := b.looker.Do(b.ctx, a, b.never, lockpool.WaitAtMost(0))
+	busy := b.looker.Do(b.ctx, a, plays.Never(b), lockpool.WaitAtMost(0))
 	for _, cause := range []error{busy, lockpool.ErrPoolClosed} {
 		ctx, cancel := context.WithCancelCause(b.ctx)
 		cancel(cause)
-		err := p.Do(ctx, b.name("free"), b.never)
+		err := p.Do(ctx, b.name("free"), plays.Never(b))
 		require.ErrorIs(b, err, context.Canceled)
 		require.ErrorContains(b, err, cause.Error())
 		require.NotErrorIs(b, err, lockpool.ErrLocked)

@@ -40,30 +40,6 @@ var onceTests = []test{
 	{"OldRecords", oldRecordsAreRemoved, recorder},
 }
 
-// lockOfRun returns the name of the lock of a run, as documented for Once.
-func lockOfRun(name, key string) string { return name + "/" + lockpool.Escape("run:"+key) }
-
-// ran returns a function for Once, counting its calls.
-func ran(n *int) func(context.Context) error {
-	return func(context.Context) error { *n++; return nil }
-}
-
-// never must not be called.
-func (b *bench) never(context.Context) error {
-	b.Error("it ran")
-	return nil
-}
-
-// isDone requires err to say that a run for the key has finished.
-func (b *bench) isDone(err error, name, key string) *lockpool.DoneError {
-	b.Helper()
-	require.ErrorIs(b, err, lockpool.ErrDone)
-	var done *lockpool.DoneError
-	require.ErrorAs(b, err, &done)
-	require.Equal(b, []string{name, key}, []string{done.Name, done.Key})
-	return done
-}
-
 func (b *bench) finished(name string) []lockpool.Run {
 	b.Helper()
 	runs, err := b.looker.Finished(b.ctx, name)
@@ -81,8 +57,8 @@ func onceRunsOnce(b *bench) {
 	}))
 	host, _ := os.Hostname()
 	for _, again := range []*lockpool.Pool{p, others} {
-		err := again.Once(b.ctx, a, "monday", ran(&n))
-		done := b.isDone(err, a, "monday")
+		err := again.Once(b.ctx, a, "monday", plays.Count(&n))
+		done := plays.IsDone(b, err, a, "monday")
 		require.WithinDuration(b, before, done.Finished, time.Minute)
 		require.Equal(b, []any{"night shift", host, os.Getpid(), token}, []any{done.Owner, done.Host, done.PID, done.Token})
 		require.ErrorContains(b, err, `lockpool: once "`+a+`": done before: the run for "monday" finished at 2`)
@@ -92,8 +68,8 @@ func onceRunsOnce(b *bench) {
 		require.Equal(b, "done", locking.ErrorType())
 	}
 	require.Equal(b, 1, n)
-	require.NoError(b, others.Once(b.ctx, a, "tuesday", ran(&n)))
-	require.NoError(b, others.Once(b.ctx, b.name("cron/other"), "monday", ran(&n)))
+	require.NoError(b, others.Once(b.ctx, a, "tuesday", plays.Count(&n)))
+	require.NoError(b, others.Once(b.ctx, b.name("cron/other"), "monday", plays.Count(&n)))
 	require.Equal(b, 3, n)
 	runs := b.finished(a)
 	require.Len(b, runs, 2)
@@ -101,8 +77,8 @@ func onceRunsOnce(b *bench) {
 	require.Equal(b, "night shift", runs[0].Owner)
 	require.Less(b, runs[0].Token, runs[1].Token)
 	require.Empty(b, b.list(b.prefix), "records are no locks")
-	held := b.lock(others, lockOfRun(a, "monday"))
-	b.isDone(p.Once(b.ctx, a, "monday", b.never), a, "monday") // without waiting
+	held := b.lock(others, plays.LockOfRun(a, "monday"))
+	plays.IsDone(b, p.Once(b.ctx, a, "monday", plays.Never(b)), a, "monday") // without waiting
 	b.unlock(held)
 }
 
@@ -180,21 +156,21 @@ func onceTellsItsWaiters(b *bench) {
 		})
 	})
 	<-inside
-	busy := others.Once(b.ctx, a, "1", b.never, lockpool.WaitAtMost(0))
+	busy := others.Once(b.ctx, a, "1", plays.Never(b), lockpool.WaitAtMost(0))
 	require.ErrorIs(b, busy, lockpool.ErrLocked)
-	require.ErrorContains(b, busy, lockOfRun(a, "1"))
-	b.queued(lockOfRun(a, "1"), 1)
-	require.ErrorIs(b, others.Once(b.ctx, a, "1", b.never, lockpool.WaitAtMost(30*time.Millisecond)), context.DeadlineExceeded)
+	require.ErrorContains(b, busy, plays.LockOfRun(a, "1"))
+	b.queued(plays.LockOfRun(a, "1"), 1)
+	require.ErrorIs(b, others.Once(b.ctx, a, "1", plays.Never(b), lockpool.WaitAtMost(30*time.Millisecond)), context.DeadlineExceeded)
 	var waiters []*call[struct{}]
 	for _, p := range []*lockpool.Pool{p, others, others} {
-		waiters = append(waiters, do(b, func(ctx context.Context) error { return p.Once(ctx, a, "1", b.never) }))
+		waiters = append(waiters, do(b, func(ctx context.Context) error { return p.Once(ctx, a, "1", plays.Never(b)) }))
 	}
 	b.waiting(p, 1)
 	b.waiting(others, 2)
 	close(finish)
 	require.NoError(b, first.returned())
 	for _, w := range waiters {
-		b.isDone(w.returned(), a, "1")
+		plays.IsDone(b, w.returned(), a, "1")
 	}
 }
 
@@ -220,11 +196,11 @@ func unfinishedRunsAreTakenUp(b *bench) {
 		}, lockpool.ErrNotHeld},
 	} {
 		p, others, a, n := b.pool(), b.pool(), b.name(lockpool.Escape(name)), 0
-		lock := lockOfRun(a, "1")
+		lock := plays.LockOfRun(a, "1")
 		inside := make(chan struct{})
 		taken := do(b, func(ctx context.Context) error {
 			<-inside
-			return others.Once(ctx, a, "1", ran(&n))
+			return others.Once(ctx, a, "1", plays.Count(&n))
 		})
 		var err error
 		returned := false
@@ -246,7 +222,7 @@ func unfinishedRunsAreTakenUp(b *bench) {
 		}
 		require.NoError(b, taken.returned(), name)
 		require.Equal(b, 1, n, name)
-		b.isDone(p.Once(b.ctx, a, "1", b.never), a, "1")
+		plays.IsDone(b, p.Once(b.ctx, a, "1", plays.Never(b)), a, "1")
 	}
 }
 
@@ -258,7 +234,7 @@ func runOfAClosedPool(b *bench) {
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
-	require.NoError(b, b.looker.Once(b.ctx, a, "1", ran(&n)))
+	require.NoError(b, b.looker.Once(b.ctx, a, "1", plays.Count(&n)))
 	require.Equal(b, 1, n)
 }
 
@@ -271,8 +247,8 @@ func shutdownWaitsForARun(b *bench) {
 		return p.Once(ctx, a, "2", nothing) // in order to finish
 	}))
 	require.NoError(b, down.returned())
-	b.isDone(b.looker.Once(b.ctx, a, "2", b.never), a, "2")
-	b.isDone(b.looker.Once(b.ctx, a, "1", b.never), a, "1")
+	plays.IsDone(b, b.looker.Once(b.ctx, a, "2", plays.Never(b)), a, "2")
+	plays.IsDone(b, b.looker.Once(b.ctx, a, "1", plays.Never(b)), a, "1")
 }
 
 func runIsRecordedAfterItsContext(b *bench) {
@@ -282,7 +258,7 @@ func runIsRecordedAfterItsContext(b *bench) {
 		cancel()
 		return nil
 	}))
-	b.isDone(p.Once(b.ctx, a, "1", b.never), a, "1")
+	plays.IsDone(b, p.Once(b.ctx, a, "1", plays.Never(b)), a, "1")
 }
 
 // A holder enters a lock with Once, and Once does not give the lock back.
@@ -290,21 +266,21 @@ func onceUnderItsOwnLock(b *bench) {
 	for _, turns := range []int{0, 1000} {
 		p, a, n := b.pool(lockpool.WithLocalTurns(turns)), b.name(fmt.Sprint("a", turns)), 0
 		h := b.handle(p)
-		l := b.lock(h, lockOfRun(a, "1"))
-		require.NoError(b, h.Once(b.ctx, a, "1", ran(&n)))
-		b.isDone(h.Once(b.ctx, a, "1", b.never), a, "1")
-		b.isHeld(lockOfRun(a, "1"))
-		last := b.lock(h, lockOfRun(a, "2"))
+		l := b.lock(h, plays.LockOfRun(a, "1"))
+		require.NoError(b, h.Once(b.ctx, a, "1", plays.Count(&n)))
+		plays.IsDone(b, h.Once(b.ctx, a, "1", plays.Never(b)), a, "1")
+		b.isHeld(plays.LockOfRun(a, "1"))
+		last := b.lock(h, plays.LockOfRun(a, "2"))
 		require.NoError(b, p.Once(last.Context(b.ctx), a, "2", func(ctx context.Context) error {
 			n++
 			return last.Unlock(ctx) // the run's own entry is the last
 		}))
-		b.isFree(lockOfRun(a, "2"))
+		b.isFree(plays.LockOfRun(a, "2"))
 		require.Equal(b, 2, n)
 		require.Len(b, b.finished(a), 2)
 		require.ErrorIs(b, last.Unlock(b.ctx), lockpool.ErrNotHeld)
 		b.unlock(l)
-		l = b.lock(h, lockOfRun(a, "3"))
+		l = b.lock(h, plays.LockOfRun(a, "3"))
 		require.ErrorIs(b, p.Once(l.Context(b.ctx), a, "3", func(ctx context.Context) error {
 			return b.lockIn(ctx).Unlock(ctx) // the run's own
 		}), lockpool.ErrNotHeld)
@@ -317,13 +293,13 @@ func onceUnderItsOwnLock(b *bench) {
 // A run calling Once for the same key finds the inner run's record.
 func onceWithinItself(b *bench) {
 	p, a, n := b.pool(), b.name("a"), 0
-	err := p.Once(b.ctx, a, "1", func(ctx context.Context) error { return p.Once(ctx, a, "1", ran(&n)) })
-	b.isDone(err, a, "1")
+	err := p.Once(b.ctx, a, "1", func(ctx context.Context) error { return p.Once(ctx, a, "1", plays.Count(&n)) })
+	plays.IsDone(b, err, a, "1")
 	require.Equal(b, 1, n)
-	b.queued(lockOfRun(a, "1"), 0)
+	b.queued(plays.LockOfRun(a, "1"), 0)
 
 	// A run of another key has not finished.
-	err = p.Once(b.ctx, a, "2", func(ctx context.Context) error { return p.Once(ctx, a, "1", b.never) })
+	err = p.Once(b.ctx, a, "2", func(ctx context.Context) error { return p.Once(ctx, a, "1", plays.Never(b)) })
 	require.ErrorContains(b, err, "done before")
 	require.NotErrorIs(b, err, lockpool.ErrDone)
 	require.False(b, errors.As(err, new(*lockpool.DoneError)))
@@ -332,17 +308,17 @@ func onceWithinItself(b *bench) {
 
 func onceUnderALostLock(b *bench) {
 	p, a, n := b.pool(), b.name("a"), 0
-	l := b.lock(p, lockOfRun(a, "1"))
+	l := b.lock(p, plays.LockOfRun(a, "1"))
 	err := p.Once(l.Context(b.ctx), a, "1", func(ctx context.Context) error {
-		b.breakHolder(lockOfRun(a, "1"))
+		b.breakHolder(plays.LockOfRun(a, "1"))
 		<-ctx.Done()
-		require.ErrorIs(b, p.Once(ctx, a, "2", b.never), lockpool.ErrLockLost)
-		require.ErrorIs(b, p.Elect(ctx, a, b.never), lockpool.ErrLockLost)
+		require.ErrorIs(b, p.Once(ctx, a, "2", plays.Never(b)), lockpool.ErrLockLost)
+		require.ErrorIs(b, p.Elect(ctx, a, plays.Never(b)), lockpool.ErrLockLost)
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	require.NoError(b, p.Once(b.ctx, a, "1", ran(&n)))
+	require.NoError(b, p.Once(b.ctx, a, "1", plays.Count(&n)))
 	require.Equal(b, 1, n)
 }
 
@@ -353,9 +329,9 @@ func keysAndNamesOfRuns(b *bench) {
 	for _, name := range []string{b.name("a"), b.name("a/b"), b.name("größe/東京"), b.name("%2E"), b.name("a%2Fb")} {
 		for _, key := range keys {
 			n := 0
-			require.NoError(b, p.Once(b.ctx, name, key, ran(&n)), "%q %q", name, key)
+			require.NoError(b, p.Once(b.ctx, name, key, plays.Count(&n)), "%q %q", name, key)
 			require.Equal(b, 1, n)
-			b.isDone(p.Once(b.ctx, name, key, b.never), name, key)
+			plays.IsDone(b, p.Once(b.ctx, name, key, plays.Never(b)), name, key)
 		}
 		runs := b.finished(name)
 		require.Len(b, runs, len(keys))
@@ -367,18 +343,18 @@ func onceRefusesBadInput(b *bench) {
 	p, ctx, a := b.pool(), b.ctx, b.name("a")
 	_, finished := p.Finished(ctx, ".done")
 	for _, err := range []error{
-		p.Once(ctx, a, "", b.never), p.Once(ctx, a, strings.Repeat("ü", 86), b.never),
-		p.Once(ctx, a, strings.Repeat("x", 508-len(a)), b.never), p.Forget(ctx, a, "x", ""), p.Forget(ctx, "/a"), finished,
+		p.Once(ctx, a, "", plays.Never(b)), p.Once(ctx, a, strings.Repeat("ü", 86), plays.Never(b)),
+		p.Once(ctx, a, strings.Repeat("x", 508-len(a)), plays.Never(b)), p.Forget(ctx, a, "x", ""), p.Forget(ctx, "/a"), finished,
 	} {
 		require.ErrorIs(b, err, lockpool.ErrInvalidName)
 	}
-	require.ErrorContains(b, p.Once(ctx, ".done", "k", b.never), ".done is where the records of finished runs are")
+	require.ErrorContains(b, p.Once(ctx, ".done", "k", plays.Never(b)), ".done is where the records of finished runs are")
 	require.ErrorContains(b, p.Once(ctx, a, "k", nil), "the function is nil")
-	require.ErrorContains(b, p.Once(ctx, a, "k", b.never, lockpool.Plain()), "leave out Plain and Shared")
-	require.ErrorContains(b, p.Once(ctx, a, "k", b.never, lockpool.Shared()), "leave out Plain and Shared")
-	require.ErrorContains(b, p.Once(ctx, a, "k", b.never, lockpool.HoldAtLeast(time.Minute)), "leave out HoldAtLeast")
-	require.ErrorContains(b, p.Once(ctx, a, "k", b.never, lockpool.KeepDone(0)), "must be kept for some time")
-	require.ErrorContains(b, p.Do(ctx, a, b.never, lockpool.KeepDone(time.Hour)), "KeepDone is for Once")
+	require.ErrorContains(b, p.Once(ctx, a, "k", plays.Never(b), lockpool.Plain()), "leave out Plain and Shared")
+	require.ErrorContains(b, p.Once(ctx, a, "k", plays.Never(b), lockpool.Shared()), "leave out Plain and Shared")
+	require.ErrorContains(b, p.Once(ctx, a, "k", plays.Never(b), lockpool.HoldAtLeast(time.Minute)), "leave out HoldAtLeast")
+	require.ErrorContains(b, p.Once(ctx, a, "k", plays.Never(b), lockpool.KeepDone(0)), "must be kept for some time")
+	require.ErrorContains(b, p.Do(ctx, a, plays.Never(b), lockpool.KeepDone(time.Hour)), "KeepDone is for Once")
 	require.Zero(b, p.Stats().OpenSessions)
 }
 
@@ -388,18 +364,18 @@ func forgetRuns(b *bench) {
 	require.NoError(b, p.Forget(b.ctx, a, "none"))
 	const keys = 12
 	for key := range keys {
-		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(key), ran(&n)))
+		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(key), plays.Count(&n)))
 	}
 	require.NoError(b, p.Forget(b.ctx, a, "7", "none", "8", "7"))
 	require.Len(b, b.finished(a), keys-2)
 	for _, key := range []string{"7", "9"} {
-		err := p.Once(b.ctx, a, key, ran(&n))
+		err := p.Once(b.ctx, a, key, plays.Count(&n))
 		require.Equal(b, key == "9", errors.Is(err, lockpool.ErrDone), "%v", err)
 	}
 	require.Equal(b, keys+1, n)
 	require.NoError(b, p.Forget(b.ctx, a))
 	require.Empty(b, b.finished(a))
-	require.NoError(b, p.Once(b.ctx, a, "9", ran(&n)))
+	require.NoError(b, p.Once(b.ctx, a, "9", plays.Count(&n)))
 }
 
 // Records are removed when their time is over, by later runs of any name, and no earlier.
@@ -410,23 +386,23 @@ func oldRecordsAreRemoved(b *bench) {
 	const period, keep = 3 * time.Second, 10 * 3 * time.Second
 	p, a, n := b.pool(), b.name("a"), 0
 	b.ctx = b.timeout(2 * time.Hour)
-	require.NoError(b, p.Once(b.ctx, a, "long", ran(&n), lockpool.KeepDone(time.Hour)))
+	require.NoError(b, p.Once(b.ctx, a, "long", plays.Count(&n), lockpool.KeepDone(time.Hour)))
 	for i := range 40 {
 		own := b.name(fmt.Sprint("once/", i)) // a name not used again
-		require.NoError(b, p.Once(b.ctx, own, "x", ran(&n), lockpool.KeepDone(keep)))
-		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(i), ran(&n), lockpool.KeepDone(keep)))
+		require.NoError(b, p.Once(b.ctx, own, "x", plays.Count(&n), lockpool.KeepDone(keep)))
+		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(i), plays.Count(&n), lockpool.KeepDone(keep)))
 		runs := b.finished(a)
 		require.GreaterOrEqual(b, len(runs), 1+min(i+1, 10))
 		require.LessOrEqual(b, len(runs), 1+14, "kept for a quarter more at most, and a moment")
 		require.Equal(b, "long", runs[0].Key, "this one is kept for longer")
 		for _, run := range runs {
-			b.isDone(p.Once(b.ctx, a, run.Key, b.never), a, run.Key)
+			plays.IsDone(b, p.Once(b.ctx, a, run.Key, plays.Never(b)), a, run.Key)
 		}
 		if i >= 20 {
 			require.Empty(b, b.finished(b.name(fmt.Sprint("once/", i-20))))
 		}
 		time.Sleep(period)
 	}
-	require.NoError(b, p.Once(b.ctx, a, "0", ran(&n), lockpool.KeepDone(keep)))
+	require.NoError(b, p.Once(b.ctx, a, "0", plays.Count(&n), lockpool.KeepDone(keep)))
 	require.Equal(b, 82, n)
 }

@@ -449,7 +449,7 @@ func (s *Stage) seeARun() {
 // record of another run.
 func (s *Stage) finishARunWithin() {
 	require.NoError(s, s.Others.Once(s.Ctx, "a", "other", func(context.Context) error { return nil }))
-	l, err := s.Pool.Lock(s.Ctx, "a/"+lockpool.Escape("run:key"))
+	l, err := s.Pool.Lock(s.Ctx, LockOfRun("a", "key"))
 	if !s.check(err) {
 		return
 	}
