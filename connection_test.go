@@ -81,8 +81,9 @@ func TestSlowServerCostsNoLock(t *testing.T) {
 	})
 }
 
-// While the service is silent, every call that was to get a lock says that the service is
-// unavailable, and not that another holder has the lock.
+// While the service is silent, every call that was to get a lock ends in time, and says that the
+// service is unavailable, and not that another holder has the lock. LockAll has a lock already,
+// whose release is a part of the wait.
 func TestErrorsOfASilentService(t *testing.T) {
 	locktest.Once(t)
 	const wait = 6 * time.Second // longer than it takes to leave a silent server
@@ -91,7 +92,9 @@ func TestErrorsOfASilentService(t *testing.T) {
 			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, s *zktest.Server) {
 				p := b.PoolWithTimeout(20 * time.Second)
 				if !silent {
-					b.Lock(b.PoolWithTimeout(time.Minute), "a")
+					others := b.PoolWithTimeout(time.Minute)
+					b.Lock(others, "a")
+					b.Lock(others, "b")
 					b.Unlock(b.Lock(p, "other"))
 				}
 				never := plays.Never(t)
@@ -105,7 +108,7 @@ func TestErrorsOfASilentService(t *testing.T) {
 						return p.Semaphore("s", 1).Do(ctx, 1, never, opts...)
 					},
 					"LockAll": func(ctx context.Context, opts ...lockpool.LockOption) error {
-						_, err := p.LockAll(ctx, []string{"b", "c"}, opts...)
+						_, err := p.LockAll(ctx, []string{"0", "b"}, opts...)
 						return err
 					},
 					"Once": func(ctx context.Context, opts ...lockpool.LockOption) error {
@@ -115,7 +118,9 @@ func TestErrorsOfASilentService(t *testing.T) {
 				var all sync.WaitGroup
 				begin := func(what string) {
 					all.Go(func() {
+						began := time.Now()
 						err := calls[what](b.Ctx, lockpool.WaitAtMost(wait))
+						require.InDelta(t, wait, time.Since(began), float64(100*time.Millisecond), what)
 						require.ErrorIs(t, err, lockpool.ErrUnavailable, what)
 						require.ErrorIs(t, err, lockpool.ErrNotAcquired, what)
 						require.ErrorIs(t, err, context.DeadlineExceeded, what)
@@ -123,8 +128,9 @@ func TestErrorsOfASilentService(t *testing.T) {
 					})
 				}
 				if !silent {
-					begin("Do") // both wait for the holder
+					begin("Do") // all wait for the holder
 					begin("Local")
+					begin("LockAll")
 					synctest.Wait()
 				}
 				s.Partition(zktest.Selector{}, zktest.Both)

@@ -1,6 +1,6 @@
 package lockpool_test
 
-// This file tests contexts: deadlines of calls, and the contexts of locks.
+// This file tests that the contexts of calls and of locks leak nothing.
 
 import (
 	"context"
@@ -15,28 +15,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-func TestDeadlineHoldsOnASilentServer(t *testing.T) {
-	locktest.Timed(t, func(t *testing.T) {
-		own := locktest.StartServer(t)
-		b := locktest.NewOn(t, own)
-		p := b.Pool()
-		b.Unlock(b.Lock(p, "a"))
-		require.NoError(t, own.Pause())
-		for range 5 {
-			const wait = 100 * time.Millisecond
-			ctx, cancel := context.WithTimeout(b.Ctx, wait)
-			clock := locktest.StartClock()
-			_, err := p.Lock(ctx, "a")
-			cancel()
-			clock.Took(t, wait-time.Millisecond, wait+100*time.Millisecond, "the attempt")
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		require.NoError(t, own.Resume())
-		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
-		b.Unlock(b.Lock(p, "a"))
-	})
-}
 
 // heap returns how many bytes are in use.
 func heap() int {

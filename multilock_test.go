@@ -1,14 +1,12 @@
 package lockpool_test
 
-// This file tests LockAll on a silent server, and a loss meanwhile.
+// This file tests LockAll and a loss meanwhile.
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/petermattis/goid"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -47,25 +45,4 @@ func TestLockAllTellsALoss(t *testing.T) {
 		require.NoError(t, p.Close())
 	}
 	require.Positive(t, losses)
-}
-
-// Releasing what it has is part of the wait.
-func TestLockAllOnSilentServerEndsWithWaitAtMost(t *testing.T) {
-	t.Parallel()
-	server := locktest.StartServer(t)
-	b := locktest.NewOn(t, server)
-	held := b.Lock(b.Pool(), "b")
-	p := b.Pool()
-	done := make(chan time.Duration, 1)
-	go func() {
-		began := time.Now()
-		_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.WaitAtMost(500*time.Millisecond))
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		done <- time.Since(began)
-	}()
-	b.AwaitQueue("b", 2)
-	require.NoError(t, server.Pause())
-	require.Less(t, <-done, 2*time.Second)
-	require.NoError(t, server.Resume())
-	b.Unlock(held)
 }
