@@ -297,17 +297,6 @@ func TestPlaceInTheQueueEnds(t *testing.T) {
 			}
 			b.AwaitQueue("a", 1)
 		},
-		"their time is over": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
-			var waiters []<-chan error
-			for n := range 5 {
-				waiters = append(waiters, startLock(b.Ctx, p, lockpool.WaitAtMost(time.Duration(5-n)*100*time.Millisecond)))
-				b.AwaitWaiting(p, n+1)
-			}
-			for _, w := range waiters {
-				require.ErrorIs(t, <-w, context.DeadlineExceeded)
-			}
-			b.AwaitQueue("a", 1)
-		},
 		"shutdown": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
 			var waiters []<-chan error
 			for n := range 5 {
