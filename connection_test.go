@@ -97,29 +97,20 @@ func TestErrorsOfASilentService(t *testing.T) {
 					b.Lock(others, "b")
 					b.Unlock(b.Lock(p, "other"))
 				}
-				never := plays.Never(t)
-				calls := map[string]func(ctx context.Context, opts ...lockpool.LockOption) error{
-					"Do":    func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, "a", never, opts...) },
-					"Local": func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, "a", never, opts...) },
-					"Plain": func(ctx context.Context, opts ...lockpool.LockOption) error {
-						return p.Do(ctx, "p", never, append(opts, lockpool.Plain())...)
-					},
-					"Acquire": func(ctx context.Context, opts ...lockpool.LockOption) error {
-						return p.Semaphore("s", 1).Do(ctx, 1, never, opts...)
-					},
-					"LockAll": func(ctx context.Context, opts ...lockpool.LockOption) error {
-						_, err := p.LockAll(ctx, []string{"0", "b"}, opts...)
-						return err
-					},
-					"Once": func(ctx context.Context, opts ...lockpool.LockOption) error {
-						return p.Once(ctx, "job", "1", never, opts...)
-					},
+				never, atMost := plays.Never(t), lockpool.WaitAtMost(wait)
+				calls := map[string]func() error{
+					"Do":      func() error { return p.Do(b.Ctx, "a", never, atMost) },
+					"Local":   func() error { return p.Do(b.Ctx, "a", never, atMost) },
+					"Plain":   func() error { return p.Do(b.Ctx, "p", never, atMost, lockpool.Plain()) },
+					"Acquire": func() error { return p.Semaphore("s", 1).Do(b.Ctx, 1, never, atMost) },
+					"LockAll": func() error { _, err := p.LockAll(b.Ctx, []string{"0", "b"}, atMost); return err },
+					"Once":    func() error { return p.Once(b.Ctx, "job", "1", never, atMost) },
 				}
 				var all sync.WaitGroup
 				begin := func(what string) {
 					all.Go(func() {
 						began := time.Now()
-						err := calls[what](b.Ctx, lockpool.WaitAtMost(wait))
+						err := calls[what]()
 						require.InDelta(t, wait, time.Since(began), float64(100*time.Millisecond), what)
 						require.ErrorIs(t, err, lockpool.ErrUnavailable, what)
 						require.ErrorIs(t, err, lockpool.ErrNotAcquired, what)
