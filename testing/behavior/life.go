@@ -604,7 +604,7 @@ func lossInTheMiddleOfLocalTurns(b *bench) {
 }
 
 // turnsAreLost lets the holders of a lock passed on in memory lose the lock, one after the
-// other, each holding the lock for some time. The waiters queue again, and keep their order.
+// other, each after some time. The waiters queue again, and keep their order.
 func (b *bench) turnsAreLost(name string, lose func(name string), holding time.Duration) {
 	b.Helper()
 	p, a := b.pool(), b.name(name)

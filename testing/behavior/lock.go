@@ -41,8 +41,8 @@ func secondHolderWaits(b *bench) {
 	b.isFree(a)
 }
 
-// inOrder has the pools lock in turn: they get the lock in the order of asking, and the tokens
-// grow. One pool passes the lock on in memory.
+// inOrder has calls of the pools queue for a lock: the calls get the lock in the order of
+// asking, and the tokens grow. A single pool passes the lock on in memory.
 func (b *bench) inOrder(pools ...*lockpool.Pool) {
 	a, local := b.name("a"), len(pools) == 1
 	holder := b.lock(pools[0], a)
@@ -75,9 +75,9 @@ func (b *bench) inOrder(pools ...*lockpool.Pool) {
 	}
 }
 
-// manyCount has many goroutines of several pools hold a lock, one at a time: their count is
-// right, they enter again, and tokens grow. The race detector sees each holder happen before
-// the next.
+// manyCount has many goroutines of several pools hold a lock, one at a time: the count of the
+// holders is right, holders enter again, and tokens grow. The race detector sees each holder
+// happen before the next.
 func (b *bench) manyCount(opts ...lockpool.LockOption) {
 	for name, turns := range map[string]int{"local turns": 1000, "few": 3, "at service": 0} {
 		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
@@ -350,8 +350,8 @@ func (p parent) Value(key any) any           { p.call(); return p.Context.Value(
 func (p parent) Err() error                  { p.call(); return p.Context.Err() }
 func (p parent) Deadline() (time.Time, bool) { p.call(); return p.Context.Deadline() }
 
-// panicking returns a context whose methods panic once: at call number left of those on the
-// present goroutine.
+// panicking returns a context whose methods panic once, on the calling goroutine: after as many
+// calls as left says.
 func panicking(ctx context.Context) (at parent, left *atomic.Int64) {
 	goroutine, left := goid.Get(), new(atomic.Int64)
 	return parent{ctx, func() {
