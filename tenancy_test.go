@@ -109,22 +109,6 @@ func TestNoLocalTurnBesideADowngrade(t *testing.T) {
 	})
 }
 
-// A waiter in memory holds nothing, so a local queue is in no cycle of waits.
-func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		h := b.Handle(p)
-		b.Lock(h, "other")
-		holder := b.Lock(p, "a")
-		w := b.Enqueue(h, "a", 2)
-		b.Unlock(holder)
-		b.Unlock(w.Granted())
-		require.Zero(t, p.Stats().LocalTurns)
-		require.NoError(t, h.Close(b.Ctx))
-	})
-}
-
 // A tenancy lasts 100 ms, but a share of it while another pool waits, for a reader's lock as well.
 func TestCrowdLeavesTheLockToOthers(t *testing.T) {
 	for _, kind := range []struct {
