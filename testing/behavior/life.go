@@ -648,7 +648,6 @@ func silenceConfirmsNoRelease(b *bench) {
 	if b.options.Pause == nil {
 		b.Skip("it needs Options.Pause")
 	}
-	nothing := func(context.Context) error { return nil }
 	for what, release := range map[string]func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error{
 		"Do": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
 			return p.Do(ctx, a, func(context.Context) error { pause(); return nil })
