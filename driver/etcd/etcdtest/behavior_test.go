@@ -11,13 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/testing/behavior"
 )
 
 // What lockpool promises holds on etcd.
 func TestBehavior(t *testing.T) {
 	endpoints := StartProcess(t, 1)
-	connector := connector(t, endpoints)
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: endpoints, TTL: ttl})
+	require.NoError(t, err)
 	admin, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, admin.Close()) })

@@ -202,9 +202,6 @@ func (c *Cluster) stop() {
 	}
 }
 
-// Admin returns a client connected to the members past the proxies.
-func (c *Cluster) Admin() *clientv3.Client { return c.admin }
-
 // ClientTLS returns the configuration of a client trusting the members, with a certificate
 // trusted by them, or nil without TLS.
 func (c *Cluster) ClientTLS() *tls.Config { return c.clientTLS.Clone() }

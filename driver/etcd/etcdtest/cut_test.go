@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/etcd"
 )
 
 var cuts = flag.Int("cuts", 2, "how many times TestHolderAtAMemberThatIsCutOff cuts one off")
@@ -30,7 +29,7 @@ func holderIsCutOff(t *testing.T, version Option) {
 	c := Start(t, 3, version)
 	t.Log("etcd", c.Version())
 	margins := make([]time.Duration, 0, *cuts)
-	rival := open(t, c.Endpoints())
+	rival := open(t, c.connector(t))
 	for i := range *cuts {
 		leader, err := c.Leader(t.Context())
 		require.NoError(t, err)
@@ -38,7 +37,7 @@ func holderIsCutOff(t *testing.T, version Option) {
 		if i%2 == 0 {
 			member, role = (leader+1)%3, "follower"
 		}
-		holder, err := lockpool.OpenConnector(connector(t, c.Endpoints()[member:member+1]))
+		holder, err := lockpool.OpenConnector(c.connector(t, toMember(member)))
 		require.NoError(t, err)
 		name := fmt.Sprint("cut/", i)
 		l, err := holder.Lock(t.Context(), name)
@@ -82,11 +81,7 @@ func TestSessionMovesToAnotherMember(t *testing.T) {
 func sessionMoves(t *testing.T, version Option) {
 	c := Start(t, 3, version)
 	const long = 10 * time.Second // several elections
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: long})
-	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, p.Close()) }()
+	p := open(t, c.connector(t, withTTL(long)))
 	l, err := p.Lock(t.Context(), "a")
 	require.NoError(t, err)
 	for member := range 3 {
@@ -99,13 +94,4 @@ func sessionMoves(t *testing.T, version Option) {
 		require.NoError(t, l.Verify(t.Context()), "member %d", member)
 	}
 	require.NoError(t, l.Unlock(t.Context()))
-}
-
-// open opens a pool, closed when the test ends.
-func open(t testing.TB, endpoints []string, opts ...lockpool.Option) *lockpool.Pool {
-	t.Helper()
-	p, err := lockpool.OpenConnector(connector(t, endpoints), opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
 }

@@ -42,7 +42,7 @@ func TestSessionHasAnotherLeaseAfterAnElection(t *testing.T) {
 func leaseChanges(t *testing.T, version Option) {
 	const locks = 2*100 + 20 // are moved by three transactions
 	c := Start(t, 3, version)
-	holder, rival := open(t, c.Endpoints(), lockpool.WithMaxSessions(1)), open(t, c.Endpoints(), lockpool.WithMaxSessions(1))
+	holder, rival := open(t, c.connector(t), lockpool.WithMaxSessions(1)), open(t, c.connector(t), lockpool.WithMaxSessions(1))
 	var held []*lockpool.Lock
 	for i := range locks {
 		option := lockpool.Plain()
@@ -137,7 +137,7 @@ func electionsAmongTurns(t *testing.T, version Option) {
 	var mu sync.Mutex
 	counts := map[string]int{}
 	for process := range 2 {
-		p := open(t, c.Endpoints(), lockpool.WithMaxSessions(2))
+		p := open(t, c.connector(t), lockpool.WithMaxSessions(2))
 		for i := range 6 {
 			name := fmt.Sprint("a/", i%3)
 			all.Go(func() {

@@ -26,7 +26,7 @@ import (
 func TestFirstLockAfterIdlenessIsProved(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
-	p := open(t, c.Endpoints(), lockpool.WithMaxSessions(1))
+	p := open(t, c.connector(t), lockpool.WithMaxSessions(1))
 	for round, answers := range map[string]struct {
 		lost   func(m Message) bool
 		during bool     // a keep-alive
@@ -72,7 +72,7 @@ func TestFirstLockAfterIdlenessIsProved(t *testing.T) {
 			require.Subset(t, sent, answers.sent, "%s", round)
 			mu.Unlock()
 		}
-		rival, err := lockpool.OpenConnector(connector(t, c.Endpoints()))
+		rival, err := lockpool.OpenConnector(c.connector(t))
 		require.NoError(t, err)
 		require.NoError(t, rival.Do(t.Context(), "a", func(context.Context) error { return nil }), "%s", round)
 		require.NoError(t, rival.Close())
@@ -88,7 +88,7 @@ type idler struct {
 
 func newIdler(t *testing.T, c *Cluster) *idler {
 	i := new(idler)
-	s, err := connector(t, c.Endpoints()).Connect(i.machine.On(t.Context()))
+	s, err := c.connector(t).Connect(i.machine.On(t.Context()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 	s.(driver.Idler).IdleIf(func() bool { return !i.used.Load() })
@@ -186,15 +186,13 @@ func TestTokenOfAnIdleSession(t *testing.T) {
 	c := Start(t, 1, TokenTTL(3*time.Second), Installed)
 	_ = c.protect(t)
 	var dials atomic.Int32
-	connector, err := etcd.NewConnector(etcd.Config{
-		Endpoints: c.Endpoints(), TTL: ttl, Username: "locks", Password: password,
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+	counting := func(cfg *etcd.Config) {
+		cfg.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
-		},
-	})
-	require.NoError(t, err)
-	s, err := connector.Connect(t.Context())
+		}
+	}
+	s, err := c.connector(t, user("locks", password), counting).Connect(t.Context())
 	require.NoError(t, err)
 	s.(driver.Idler).IdleIf(func() bool { return true })
 	time.Sleep(2 * ttl)
@@ -214,13 +212,13 @@ func TestIdleAtAMemberThatIsCutOff(t *testing.T) {
 func idleIsCutOff(t *testing.T, version Option) {
 	c := Start(t, 3, version)
 	t.Log("etcd", c.Version())
-	rival := open(t, c.Endpoints())
+	rival := open(t, c.connector(t))
 	granted := 0
 	for i := range *cuts {
 		leader, err := c.Leader(t.Context())
 		require.NoError(t, err)
 		member := (leader + i) % 3
-		p, err := lockpool.OpenConnector(connector(t, c.Endpoints()[member:member+1]))
+		p, err := lockpool.OpenConnector(c.connector(t, toMember(member)))
 		require.NoError(t, err)
 		require.NoError(t, p.Ping(t.Context()))
 		time.Sleep(ttl / 2)

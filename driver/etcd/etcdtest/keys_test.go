@@ -19,7 +19,7 @@ import (
 func TestKeysAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
-	p := open(t, c.Endpoints())
+	p := open(t, c.connector(t))
 	admin, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer admin.Close()
@@ -72,7 +72,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 func TestNamesThatLookLikeKeys(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
-	p, others := open(t, c.Endpoints()), open(t, c.Endpoints())
+	p, others := open(t, c.connector(t)), open(t, c.connector(t))
 	ctx := t.Context()
 	names := []string{"s", "s/0123456789abcdef", "s/202611231200", "s/plain", "s/plain/plain"}
 	for _, options := range [][]lockpool.LockOption{nil, {lockpool.Plain()}} {

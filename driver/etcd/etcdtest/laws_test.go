@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,11 +28,32 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func connector(t testing.TB, endpoints []string) *etcd.Connector {
+// connector returns a connector to the cluster, with changes to the configuration.
+func (c *Cluster) connector(t testing.TB, changes ...func(*etcd.Config)) *etcd.Connector {
 	t.Helper()
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: endpoints, TTL: ttl})
+	cfg := etcd.Config{Endpoints: c.Endpoints(), TTL: ttl}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	connector, err := etcd.NewConnector(cfg)
 	require.NoError(t, err)
 	return connector
+}
+
+// withTTL and the others are changes to a configuration.
+func withTTL(d time.Duration) func(*etcd.Config) { return func(c *etcd.Config) { c.TTL = d } }
+
+func toMember(i int) func(*etcd.Config) {
+	return func(c *etcd.Config) { c.Endpoints = c.Endpoints[i : i+1] }
+}
+
+// open opens a pool, closed when the test ends.
+func open(t testing.TB, connector *etcd.Connector, opts ...lockpool.Option) *lockpool.Pool {
+	t.Helper()
+	p, err := lockpool.OpenConnector(connector, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
 }
 
 // onEach runs a test on each version of etcd: the newest, and the installed one.
@@ -55,7 +75,7 @@ func TestLawsOfInstalled(t *testing.T) { laws(t, Installed) }
 func laws(t *testing.T, version ...Option) {
 	c := Start(t, 1, version...)
 	t.Log("etcd", c.Version())
-	drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
+	drivertest.Run(t, c.connector(t), c.options(t))
 }
 
 // options returns the possible faults of a cluster.
@@ -65,7 +85,7 @@ func (c *Cluster) options(t *testing.T) drivertest.Options {
 		Expire: func(s driver.Session) {
 			id, err := strconv.ParseInt(s.Info().ID, 16, 64)
 			require.NoError(t, err)
-			_, err = c.Admin().Revoke(t.Context(), clientv3.LeaseID(id))
+			_, err = c.admin.Revoke(t.Context(), clientv3.LeaseID(id))
 			require.NoError(t, err)
 		},
 		Pause: func(s driver.Session) (resume func()) { return c.Pause(s.Info().ID) },
@@ -82,39 +102,11 @@ func (c *Cluster) options(t *testing.T) drivertest.Options {
 	}
 }
 
-// A waiter is granted the lock by the release, with a larger token, and keeps it for longer
-// than the TTL.
-func TestLock(t *testing.T) {
-	t.Parallel()
-	c := Start(t, 1)
-	a, b := open(t, c.Endpoints()), open(t, c.Endpoints())
-	held, err := a.Lock(t.Context(), "a/b")
-	require.NoError(t, err)
-	first, err := held.Token(t.Context())
-	require.NoError(t, err)
-	granted := make(chan *lockpool.Lock, 1)
-	go func() { // ends with the release
-		l, err := b.Lock(t.Context(), "a/b")
-		assert.NoError(t, err)
-		granted <- l
-	}()
-	require.Eventually(t, func() bool { return b.Stats().Waiting == 1 }, ttl, time.Millisecond)
-	require.NoError(t, held.Unlock(t.Context()))
-	l := <-granted
-	require.NotNil(t, l)
-	second, err := l.Token(t.Context())
-	require.NoError(t, err)
-	require.Greater(t, second, first)
-	time.Sleep(ttl + ttl/5)
-	require.NoError(t, l.Verify(t.Context()))
-	require.NoError(t, l.Unlock(t.Context()))
-}
-
 // A Mutex of etcd's own package and a lock exclude each other.
 func TestMutexesOfOtherClients(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
-	p := open(t, c.Endpoints())
+	p := open(t, c.connector(t))
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer client.Close()

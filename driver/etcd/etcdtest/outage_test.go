@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/etcd"
 )
 
 // A process whose session was lost to an outage does not wait for the servers to end the
@@ -18,11 +17,7 @@ func TestOwnLockIsFreeSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	c := Start(t, 3)
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
-	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	p := open(t, c.connector(t, withTTL(ttl)), lockpool.WithMaxSessions(1))
 	l, err := p.Lock(t.Context(), "a")
 	require.NoError(t, err)
 	c.SetFault(func(Message) Action { return Freeze })

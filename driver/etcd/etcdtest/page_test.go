@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/testing/formula"
 )
 
@@ -95,11 +94,7 @@ func tolerance(operation, column string, count float64) float64 {
 
 // process returns a pool with one session.
 func (c *Cluster) process(t *testing.T, ttl time.Duration) *lockpool.Pool {
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
-	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1), lockpool.WithTraceLinks(false))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	p := open(t, c.connector(t, withTTL(ttl)), lockpool.WithMaxSessions(1), lockpool.WithTraceLinks(false))
 	require.NoError(t, p.Ping(t.Context()))
 	return p
 }

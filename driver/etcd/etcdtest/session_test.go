@@ -22,9 +22,7 @@ import (
 
 // connect opens a session, closed when the test ends.
 func connect(t *testing.T, c *Cluster, ttl time.Duration) driver.Session {
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
-	require.NoError(t, err)
-	s, err := connector.Connect(t.Context())
+	s, err := c.connector(t, withTTL(ttl)).Connect(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 	return s
@@ -163,8 +161,7 @@ func TestOpenEndsInTime(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	c := Start(t, 3)
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
-	require.NoError(t, err)
+	connector := c.connector(t, withTTL(ttl))
 	for range 4 {
 		began := time.Now()
 		c.SetFault(func(m Message) Action {
@@ -173,7 +170,7 @@ func TestOpenEndsInTime(t *testing.T) {
 			}
 			return Pass
 		})
-		_, err = connector.Connect(t.Context())
+		_, err := connector.Connect(t.Context())
 		require.ErrorIs(t, err, driver.ErrUnavailable)
 	}
 }
@@ -189,7 +186,7 @@ func TestSwallowedConnectionCostsNoSession(t *testing.T) {
 		swallowed
 	)
 	var state atomic.Int64
-	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl, Dial: func(ctx context.Context, address string) (net.Conn, error) {
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		switch {
 		case state.Load() == refused:
 			return nil, syscall.ECONNREFUSED
@@ -199,9 +196,8 @@ func TestSwallowedConnectionCostsNoSession(t *testing.T) {
 			return near, nil
 		}
 		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	}})
-	require.NoError(t, err)
-	s, err := connector.Connect(t.Context())
+	}
+	s, err := c.connector(t, withTTL(ttl), func(c *etcd.Config) { c.Dial = dial }).Connect(t.Context())
 	require.NoError(t, err)
 	state.Store(refused)
 	c.Clients(0).Break()
