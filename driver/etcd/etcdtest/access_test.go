@@ -3,7 +3,6 @@ package etcdtest
 // This file tests users, passwords and rights.
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,6 +20,8 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/etcd"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 const password = "s3cret"
@@ -78,31 +79,10 @@ func left(t *testing.T, root *clientv3.Client) (all []string) {
 	return all
 }
 
-// logs is a log for several goroutines.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-// as opens a pool, closed when the test ends.
-func (c *Cluster) as(t *testing.T, log *logs, change func(*etcd.Config)) *lockpool.Pool {
-	cfg := etcd.Config{Endpoints: c.Endpoints(), TTL: ttl}
-	change(&cfg)
-	connector, err := etcd.NewConnector(cfg)
-	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(connector, lockpool.WithLogger(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+// as opens a pool that logs, closed when the test ends.
+func (c *Cluster) as(t *testing.T, log *locktest.Log, changes ...func(*etcd.Config)) *lockpool.Pool {
+	debug := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p, err := lockpool.OpenConnector(c.connector(t, changes...), lockpool.WithLogger(debug))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
@@ -117,7 +97,7 @@ func TestUsers(t *testing.T) {
 	onEach(t, func(t *testing.T, version Option) {
 		c := Start(t, 1, version, TokenTTL(3*time.Second))
 		root := c.protect(t)
-		var log logs
+		var log locktest.Log
 		printed := func(values ...any) {
 			for _, v := range values {
 				for _, verb := range []string{"%v", "%+v", "%#v"} {
@@ -127,8 +107,9 @@ func TestUsers(t *testing.T) {
 		}
 
 		t.Run("RightsForThePrefix", func(t *testing.T) {
+			c.everything(t, user("locks", password))
 			p := c.as(t, &log, user("locks", password))
-			everything(t, p, c.as(t, &log, user("locks", password)))
+			require.NoError(t, p.Ping(t.Context()))
 			printed(p, p.Stats())
 		})
 		t.Run("NotAllowed", func(t *testing.T) {
@@ -180,7 +161,7 @@ func TestUsers(t *testing.T) {
 		t.Run("TokensEnd", func(t *testing.T) {
 			// Tokens not used for 3 s expire, and proofs are further apart.
 			const ttl = 40 * time.Second
-			p := c.as(t, &log, func(c *etcd.Config) { user("locks", password)(c); c.TTL = ttl })
+			p := c.as(t, &log, user("locks", password), withTTL(ttl))
 			l, err := p.Lock(t.Context(), "tokens")
 			require.NoError(t, err)
 			// All tokens of a user whose password is changed are revoked.
@@ -198,7 +179,7 @@ func TestUsers(t *testing.T) {
 		})
 		t.Run("PasswordsTakeLong", func(t *testing.T) {
 			const ttl = 4 * time.Second
-			p := c.as(t, &log, func(c *etcd.Config) { user("locks", password)(c); c.TTL = ttl })
+			p := c.as(t, &log, user("locks", password), withTTL(ttl))
 			l, err := p.Lock(t.Context(), "busy")
 			require.NoError(t, err)
 			asked := 0
@@ -248,74 +229,24 @@ func TestUsers(t *testing.T) {
 	})
 }
 
-// everything uses all abilities of pools.
-func everything(t *testing.T, p, rival *lockpool.Pool) {
-	ctx := t.Context()
-	l, err := p.Lock(ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
-	_, err = rival.TryLock(ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	granted := make(chan error, 1)
-	go func() { // ends with the release
-		l, err := rival.Lock(ctx, "a")
-		if err == nil {
-			err = l.Unlock(ctx)
+// everything performs the plays with all abilities of pools.
+func (c *Cluster) everything(t *testing.T, change func(*etcd.Config)) {
+	for _, play := range plays.All {
+		if play.Long {
+			continue
 		}
-		granted <- err
-	}()
-	require.Eventually(t, func() bool { return rival.Stats().Waiting == 1 }, ttl, time.Millisecond)
-	require.NoError(t, l.Verify(ctx))
-	q, err := p.Queue(ctx, "a")
-	require.NoError(t, err)
-	require.Len(t, q.Contenders, 2)
-	require.NoError(t, rival.Revoke(ctx, "a"))
-	<-l.Revoked()
-	require.NoError(t, l.Unlock(ctx))
-	require.NoError(t, <-granted)
-
-	plain, err := p.Lock(ctx, "p", lockpool.Plain())
-	require.NoError(t, err)
-	require.NoError(t, plain.Unlock(ctx))
-
-	h, err := p.Handle(ctx)
-	require.NoError(t, err)
-	w, err := h.Lock(ctx, "rw")
-	require.NoError(t, err)
-	r, err := h.Lock(ctx, "rw", lockpool.Shared())
-	require.NoError(t, err)
-	require.NoError(t, w.Unlock(ctx))
-	other, err := rival.Lock(ctx, "rw", lockpool.Shared())
-	require.NoError(t, err)
-	require.NoError(t, other.Unlock(ctx))
-	require.NoError(t, r.Unlock(ctx))
-	require.NoError(t, h.Close(ctx))
-
-	s := p.Semaphore("permits", 0)
-	require.NoError(t, s.SetLimit(ctx, 2))
-	permits, err := s.Acquire(ctx, 2)
-	require.NoError(t, err)
-	require.NoError(t, permits.Unlock(ctx))
-
-	both, err := p.LockAll(ctx, []string{"x", "y"})
-	require.NoError(t, err)
-	q, err = rival.Queue(ctx, "x")
-	require.NoError(t, err)
-	require.NoError(t, rival.Break(ctx, "x", q.Contenders[0].Node))
-	<-both["x"].Lost()
-	_ = both.Unlock(ctx)
-
-	require.NoError(t, p.Once(ctx, "job", "1", func(context.Context) error { return nil }))
-	require.ErrorIs(t, rival.Once(ctx, "job", "1", func(context.Context) error { return nil }), lockpool.ErrDone)
-	runs, err := p.Finished(ctx, "job")
-	require.NoError(t, err)
-	require.Len(t, runs, 1)
-	require.NoError(t, p.Forget(ctx, "job", "1"))
-	_, err = p.List(ctx, "")
-	require.NoError(t, err)
-	for q, err := range p.Observe(ctx, "a") {
-		require.NoError(t, err)
-		require.Empty(t, q.Contenders)
-		break
+		t.Run(play.Name, func(t *testing.T) {
+			connector := c.connector(t, change, func(cfg *etcd.Config) { cfg.Prefix = "lockpool/" + play.Name })
+			s := &plays.Stage{TB: t, Ctx: t.Context(), Pool: open(t, connector, play.Opts...), Others: open(t, connector, play.Opts...)}
+			s.AtNext = func(do func()) { do() }
+			s.Prepare(play)
+			s.Perform(play, func() {})
+			_, err := s.Pool.List(t.Context(), "")
+			require.NoError(t, err)
+			require.NoError(t, s.Pool.Forget(t.Context(), "a"))
+			require.NoError(t, s.Others.Shutdown(t.Context())) // waits for resting locks
+			require.NoError(t, s.Pool.Shutdown(t.Context()))
+		})
 	}
 }
 
@@ -326,7 +257,7 @@ func TestTLS(t *testing.T) {
 			t.Run(fmt.Sprint("clientCertificates=", clientCertificates), func(t *testing.T) {
 				t.Parallel()
 				c := Start(t, 1, version, TLS(clientCertificates))
-				var log logs
+				var log locktest.Log
 				with := func(config *tls.Config) *lockpool.Pool {
 					return c.as(t, &log, func(cfg *etcd.Config) { cfg.TLS = config })
 				}
@@ -334,8 +265,8 @@ func TestTLS(t *testing.T) {
 				if !clientCertificates {
 					good.Certificates = nil
 				}
+				c.everything(t, func(cfg *etcd.Config) { cfg.TLS = good })
 				p := with(good)
-				everything(t, p, with(good))
 				l, err := p.Lock(t.Context(), "a")
 				require.NoError(t, err)
 				c.Clients(0).Break()
@@ -387,7 +318,7 @@ func TestTLS(t *testing.T) {
 		}
 		t.Run("ServersWithout", func(t *testing.T) {
 			c := Start(t, 1, version)
-			var log logs
+			var log locktest.Log
 			p := c.as(t, &log, func(cfg *etcd.Config) { cfg.TLS = &tls.Config{} })
 			ctx, cancel := context.WithTimeout(t.Context(), ttl)
 			defer cancel()
