@@ -179,7 +179,7 @@ func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 		if err != nil {
 			return err
 		}
-		if err := s.parse(name, answers(got, 0)[0].kvs).checkKind(guards, false); err != nil {
+		if err := s.parse(name, answers(got, 0)[0]).checkKind(guards, false); err != nil {
 			return conclusion{err}
 		}
 		return nil

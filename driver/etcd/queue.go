@@ -54,16 +54,13 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	key := s.prefix + queue + "/" + name
 	done, got, late, err := change{
 		session: s, creates: key, value: newValue(time.Now(), r.Data), ops: []clientv3.Op{s.listing(queue, clientv3.WithKeysOnly())},
-		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return len(a[0].kvs) > 0 },
+		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []answer) bool { return len(a[0]) > 0 },
 	}.commit(ctx)
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			_, err := s.afterFence(ctx, conn, clientv3.OpDelete(key))
-			if err == nil {
-				s.keys.add(key, -1)
-			}
-			return err
+			return s.removed(key, err)
 		})
 		return driver.Joined{}, err
 	case err != nil:
@@ -76,12 +73,12 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 		s.remove(ctx, key)
 		return driver.Joined{}, err
 	}
-	s.own.joined(key, joined.Node)
+	s.keys.update(key, func(k *ownKey) { k.joined = createdAt(joined.Node) })
 	return joined, nil
 }
 
 // joined returns the result of Join for a created node.
-func (s *session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
+func (s *session) joined(ctx context.Context, queue, name string, got []answer) (driver.Joined, error) {
 	var c contents
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
 		if got == nil {
@@ -89,9 +86,9 @@ func (s *session) joined(ctx context.Context, queue, name string, got []*answer)
 			if err != nil {
 				return err
 			}
-			got = []*answer{nil, {kvs: listed.Get().Kvs}}
+			got = []answer{nil, listed.Get().Kvs}
 		}
-		c, err = s.complete(ctx, conn, queue, got[1].kvs)
+		c, err = s.complete(ctx, conn, queue, got[1])
 		return err
 	})
 	if err != nil {
@@ -112,11 +109,16 @@ func (s *session) joined(ctx context.Context, queue, name string, got []*answer)
 func (s *session) remove(ctx context.Context, key string) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.kv.Delete(ctx, key)
-		if err == nil {
-			s.keys.add(key, -1)
-		}
-		return err
+		return s.removed(key, err)
 	})
+}
+
+// removed returns the error of a removal of a key that the session has created.
+func (s *session) removed(key string, err error) error {
+	if err == nil {
+		s.keys.add(key, -1)
+	}
+	return err
 }
 
 // List implements driver.Session.
@@ -190,8 +192,7 @@ func (s *session) exists(queue string, node driver.Node, version int64) clientv3
 // another goroutine takes a tenth of the time of the request.
 func (s *session) Leave(ctx context.Context, queue string, node driver.Node) error {
 	l := &leaving{session: s, of: watchedNode{queue, node}, key: s.key(queue, node)}
-	s.own.leaving(l.key)
-	l.alone = s.own.claim(l.key, node)
+	l.alone = s.keys.leaving(l.key, node)
 	err := l.remove(ctx)
 	if err != nil && ctx.Err() != nil && s.task(func() { _ = l.end(l.remove(context.Background())) }) {
 		return s.noAnswer(ctx)
@@ -225,7 +226,16 @@ func (l *leaving) remove(ctx context.Context) error {
 
 // end ends the removal and returns the error of Leave.
 func (l *leaving) end(err error) error {
-	l.own.left(l.session, l.of, l.byUs)
+	l.mu.Lock()
+	conn := l.current
+	l.mu.Unlock()
+	if conn != nil && l.byUs {
+		conn.watches.left(l.of)
+	}
+	l.keys.update(l.key, func(k *ownKey) { k.removing-- })
+	if conn != nil {
+		conn.watches.again() // there may be events that wait for the removal
+	}
 	l.noteRefusal(err)
 	if err != nil {
 		return err
@@ -260,7 +270,7 @@ func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 			return err
 		}
 		for i, a := range answers(got, 0) {
-			kv := only(a.kvs)
+			kv := only(a)
 			if !isNode(kv, nodes[i].Node) || nodes[i].Version != 0 && nodes[i].Version != kv.ModRevision {
 				return errGone
 			}
@@ -285,7 +295,7 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 		if err != nil || got.Succeeded {
 			return err
 		}
-		if sent > 1 && !isNode(only(answers(got, 0)[0].kvs), node.Node) { // carried out before
+		if sent > 1 && !isNode(only(answers(got, 0)[0]), node.Node) { // carried out before
 			return nil
 		}
 		return errGone
@@ -394,8 +404,8 @@ func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node
 	done, got, late, err := change{
 		session: s, creates: key, value: value, ops: []clientv3.Op{clientv3.OpGet(key), list},
 		other: []clientv3.Op{clientv3.OpGet(key)},
-		look:  []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool {
-			found = only(a[0].kvs)
+		look:  []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []answer) bool {
+			found = only(a[0])
 			return ours(found)
 		},
 	}.commit(ctx)
@@ -403,24 +413,21 @@ func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			got, err := s.afterFence(ctx, conn, clientv3.OpGet(key))
-			if err == nil && ours(only(got.kvs)) {
-				return s.deletePlain(ctx, conn, key, got.kvs[0].CreateRevision)
+			if err == nil && ours(only(got)) {
+				return s.deletePlain(ctx, conn, key, got[0].CreateRevision)
 			}
-			if err == nil {
-				s.keys.add(key, -1)
-			}
-			return err
+			return s.removed(key, err) // or never created
 		})
 		return driver.Node{}, false, err
 	case err != nil:
 		return driver.Node{}, false, err
 	case !done:
-		return plainNode(got[0].kvs[0].CreateRevision), false, nil
+		return plainNode(got[0][0].CreateRevision), false, nil
 	}
 	var c contents
 	if got != nil {
-		found = got[1].kvs[0]
-		c = s.parse(name, got[2].kvs)
+		found = got[1][0]
+		c = s.parse(name, got[2])
 	} else if c, err = s.read(ctx, name); err != nil {
 		s.removePlain(ctx, key, found.CreateRevision)
 		return driver.Node{}, false, err
@@ -440,8 +447,5 @@ func (s *session) removePlain(ctx context.Context, key string, created int64) {
 
 func (s *session) deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
 	_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
-	if err == nil {
-		s.keys.add(key, -1)
-	}
-	return err
+	return s.removed(key, err)
 }

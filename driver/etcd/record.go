@@ -92,8 +92,8 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r 
 		session: s, on: []clientv3.Cmp{s.exists(queue, node, 0), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
 		ops:   []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)), clientv3.WithLease(lease))},
 		other: []clientv3.Op{clientv3.OpGet(key)},
-		look:  []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
-			kv := only(a[0].kvs)
+		look:  []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []answer) bool {
+			kv := only(a[0])
 			return kv != nil && bytes.Equal(s.record(r.Name, kv).Data, r.Data)
 		},
 	}.commit(ctx)
@@ -104,7 +104,7 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r 
 		return fmt.Errorf("%w: %w", driver.ErrUndecided, err)
 	case err != nil:
 		return err
-	case !isNode(only(got[0].kvs), node):
+	case !isNode(only(got[0]), node):
 		return driver.ErrRemoved
 	}
 	return driver.ErrRecorded
@@ -120,7 +120,7 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 			return err
 		}
 		all := answers(got, 0)
-		kv := only(all[len(all)-1].kvs)
+		kv := only(all[len(all)-1])
 		recorded = kv != nil && bytes.Equal(s.record(r.Name, kv).Data, r.Data)
 		return nil
 	})

@@ -5,13 +5,14 @@ package etcd
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // generations are the bits by which the leases of one session differ.
@@ -29,7 +30,7 @@ var errTerm = errors.New("another leader was elected meanwhile")
 // session's keys to the lease (type lease has the reason). Keys keep their revisions of
 // creation, and so their places.
 //
-// First renew raises the fence: afterward no key is created with an earlier lease, so ownKeys
+// First renew raises the fence: afterward no key is created with an earlier lease, so s.keys
 // has all keys. The session's own key is moved last: if an earlier lease ends before the move,
 // the session ends with the lease.
 func (s *session) renew(ctx context.Context, conn *connection, within time.Duration) error {
@@ -74,10 +75,10 @@ func (s *session) moveSession(ctx context.Context, to clientv3.LeaseID) error {
 	key := s.sessionKey()
 	_, got, _, err := change{
 		session: s, ops: []clientv3.Op{putLease(key, to), clientv3.OpGet(key)},
-		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return a[0].kvs[0].Lease == int64(to) },
+		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []answer) bool { return a[0][0].Lease == int64(to) },
 	}.commit(ctx)
 	if got != nil {
-		s.fence.raise(got[1].kvs[0].Version)
+		s.fence.raise(got[1][0].Version)
 	}
 	return err
 }
@@ -98,27 +99,65 @@ func putLease(key string, lease clientv3.LeaseID) clientv3.Op {
 	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(lease))
 }
 
-// ownKeys counts creations of keys by the session, by key, begun ones included. The key of a
-// plain lock may be created again before its removal has been noticed. A removed key may
-// still be counted.
+// ownKeys has the keys created by the session, begun creations included, and the keys being
+// removed by the session.
 type ownKeys struct {
-	mu  sync.Mutex
-	num map[string]int
+	mu    sync.Mutex
+	byKey map[string]ownKey
+}
+
+// ownKey is what the session has done with a key.
+type ownKey struct {
+	// creations counts those not undone. The key of a plain lock may be created again before
+	// its removal has been noticed. A removed key may still be counted.
+	creations int
+	joined    int64 // when the last contender with the key was created, until claimed
+	removing  int   // calls of Leave
+}
+
+// update changes what is known of a key.
+func (o *ownKeys) update(key string, change func(*ownKey)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k := o.byKey[key]
+	change(&k)
+	if k == (ownKey{}) {
+		delete(o.byKey, key)
+	} else {
+		o.byKey[key] = k
+	}
 }
 
 func (o *ownKeys) add(key string, n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.num == nil {
-		o.num = map[string]int{}
-	}
-	if o.num[key] += n; o.num[key] <= 0 {
-		delete(o.num, key)
-	}
+	o.update(key, func(k *ownKey) { k.creations = max(k.creations+n, 0) })
 }
 
-func (o *ownKeys) all() []string {
+// all returns the keys to be moved to another lease.
+func (o *ownKeys) all() (keys []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.num))
+	for key, k := range o.byKey {
+		if k.creations > 0 {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// leaving begins a call of Leave. alone reports, once, that the node is the last one created by
+// the session with the key. Other clients use the key of a plain lock, too.
+func (o *ownKeys) leaving(key string, node driver.Node) (alone bool) {
+	o.update(key, func(k *ownKey) {
+		k.removing++
+		if alone = k.joined == createdAt(node); alone {
+			k.joined = 0
+		}
+	})
+	return alone
+}
+
+func (o *ownKeys) isLeaving(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byKey[key].removing > 0
 }

@@ -95,27 +95,21 @@ type change struct {
 
 	// happened tells from the answer to look whether servers have carried out the change.
 	look     []clientv3.Op
-	happened func([]*answer) bool
+	happened func([]answer) bool
 }
 
 // repeatable returns a change that may be carried out several times during the call. Without
 // an answer, the change is sent again.
 func repeatable(s *session, ops []clientv3.Op) change {
-	return change{session: s, ops: ops, happened: func([]*answer) bool { return false }}
+	return change{session: s, ops: ops, happened: func([]answer) bool { return false }}
 }
 
-// answer is the answer to one operation.
-type answer struct {
-	revision int64
-	kvs      []*mvccpb.KeyValue
-	deleted  int64
-}
+// answer is the answer to one operation: the keys read, if any.
+type answer []*mvccpb.KeyValue
 
-func answers(got *clientv3.TxnResponse, skip int) (all []*answer) {
+func answers(got *clientv3.TxnResponse, skip int) (all []answer) {
 	for _, r := range got.Responses[skip:] {
-		a := &answer{revision: got.Header.Revision, deleted: r.GetResponseDeleteRange().GetDeleted()}
-		a.kvs = r.GetResponseRange().GetKvs()
-		all = append(all, a)
+		all = append(all, r.GetResponseRange().GetKvs())
 	}
 	return all
 }
@@ -123,7 +117,7 @@ func answers(got *clientv3.TxnResponse, skip int) (all []*answer) {
 // commit carries out the change and reports whether the condition held. The answers are nil
 // if the change was made and the answer was lost. After an error, late reports that the change
 // may have been made, or may still be made until the fence is raised.
-func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool, err error) {
+func (c change) commit(ctx context.Context) (done bool, got []answer, late bool, err error) {
 	s := c.session
 	key := s.sessionKey()
 	on := c.on
@@ -179,7 +173,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 }
 
 // raiseFence prevents servers from carrying out any request sent before, and then does ops.
-func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]*answer, error) {
+func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]answer, error) {
 	key := s.sessionKey()
 	got, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).
 		Then(append([]clientv3.Op{clientv3.OpPut(key, "", clientv3.WithIgnoreLease()), clientv3.OpGet(key)}, ops...)...).Commit()
@@ -196,7 +190,7 @@ func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 
 // afterFence raises the fence and then does op. A full database refuses to raise the fence,
 // but then refuses every request sent before as well.
-func (s *session) afterFence(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
+func (s *session) afterFence(ctx context.Context, conn *connection, op clientv3.Op) (answer, error) {
 	got, err := s.raiseFence(ctx, conn, op)
 	if isFull(err) {
 		var done *clientv3.TxnResponse

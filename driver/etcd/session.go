@@ -67,7 +67,6 @@ type session struct {
 	usedKeys usedKeys
 	proving  proving
 	idle     idleness
-	own      ownNodes
 
 	generation int // of the latest lease; only the goroutine of the proofs uses the number
 }
@@ -87,6 +86,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	s := &session{
 		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62)+1<<62) &^ generations, clock: clock.Start(ctx),
 		closed: make(chan struct{}), revoked: make(chan bool, 1), changed: make(chan struct{}),
+		keys: ownKeys{byKey: map[string]ownKey{}},
 	}
 	s.lease.changed, s.lease.id, s.lease.ttl = make(chan struct{}, 1), s.id, c.cfg().TTL
 	s.proving.wanted = make(chan struct{}, 1)

@@ -381,7 +381,7 @@ func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.K
 		return nil, 0, err
 	}
 	for _, a := range answers(got, 0) {
-		kvs = append(kvs, only(a.kvs))
+		kvs = append(kvs, only(a))
 	}
 	return kvs, got.Header.Revision, nil
 }
@@ -519,7 +519,7 @@ func (ws *watches) tellAll() error {
 		case e.what == driver.Changed && e.of.node != (driver.Node{}) && bytes.Equal(e.value, e.of.value):
 			return true // only the lease changed
 		case e.what == driver.Deleted && e.of.own != nil && !e.of.left:
-			if e.of.own.own.isLeaving(e.of.key) { // Leave will know who removed the node
+			if e.of.own.keys.isLeaving(e.of.key) { // Leave will know who removed the node
 				until = 0
 				return false
 			}
@@ -554,69 +554,6 @@ func (ws *watches) due() (newest int64, others []*watched) {
 		}
 	}
 	return newest, others
-}
-
-// ownNodes has the keys of contenders created by the session, with the revisions of the
-// creation, and the keys being removed by the session.
-type ownNodes struct {
-	mu       sync.Mutex
-	created  map[string]int64
-	removing map[string]int
-}
-
-func (o *ownNodes) joined(key string, node driver.Node) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.created == nil {
-		o.created = map[string]int64{}
-	}
-	o.created[key] = createdAt(node)
-}
-
-// claim reports, once, whether the node is the last one created by the session with the
-// key. Other clients use the key of a plain lock, too.
-func (o *ownNodes) claim(key string, node driver.Node) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.created[key] != createdAt(node) {
-		return false
-	}
-	delete(o.created, key)
-	return true
-}
-
-func (o *ownNodes) leaving(key string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.removing == nil {
-		o.removing = map[string]int{}
-	}
-	o.removing[key]++
-}
-
-func (o *ownNodes) isLeaving(key string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.removing[key] > 0
-}
-
-// left ends the removal of a node. byUs says that the session has certainly removed the node.
-func (o *ownNodes) left(s *session, n watchedNode, byUs bool) {
-	s.mu.Lock()
-	conn := s.current
-	s.mu.Unlock()
-	if conn != nil && byUs {
-		conn.watches.left(n)
-	}
-	key := s.key(n.queue, n.node)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.removing[key]--; o.removing[key] == 0 {
-		delete(o.removing, key)
-	}
-	if conn != nil {
-		conn.watches.again()
-	}
 }
 
 // Watch implements driver.Session.
