@@ -5,7 +5,11 @@ package zookeeper
 import (
 	"context"
 	"flag"
+	"io"
+	"net"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +43,46 @@ func join(t *testing.T, s *session, queue string) driver.Joined {
 	joined, err := s.Join(t.Context(), queue, driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
 	return joined
+}
+
+// breakingConn is a connection that breaks when a number of bytes have passed in one direction.
+type breakingConn struct {
+	net.Conn
+	calm *atomic.Bool // while true, all bytes pass, and none is counted
+
+	mu      sync.Mutex
+	in, out int // how many more bytes pass
+}
+
+func (c *breakingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if passed := c.pass(n, &c.in); passed < n {
+		c.Conn.Close()
+		return passed, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (c *breakingConn) Write(p []byte) (int, error) {
+	passed := c.pass(len(p), &c.out)
+	n, err := c.Conn.Write(p[:passed])
+	if passed < len(p) {
+		c.Conn.Close()
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// pass returns how many of n bytes pass.
+func (c *breakingConn) pass(n int, left *int) int {
+	if c.calm.Load() {
+		return n
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	passed := max(0, min(n, *left))
+	*left -= n
+	return passed
 }
 
 // once is locktest.Once, which tests in this package cannot import.

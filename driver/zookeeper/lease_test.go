@@ -4,8 +4,9 @@ package zookeeper
 // a leader.
 
 import (
-	"container/heap"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"testing"
 	"time"
 
@@ -141,8 +142,7 @@ func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 type model struct {
 	rand    *rand.Rand
 	now     time.Duration
-	moments moments
-	n       int
+	moments []moment // in order
 
 	lease   lease
 	shorter time.Duration // the end by the shorter argument
@@ -174,7 +174,8 @@ func newModel(seed uint64) *model {
 
 func (m *model) run(check func()) {
 	for m.now < 6*testTimeout {
-		e := heap.Pop(&m.moments).(moment)
+		e := m.moments[0]
+		m.moments = m.moments[1:]
 		m.now = e.at
 		e.do()
 		check()
@@ -184,8 +185,8 @@ func (m *model) run(check func()) {
 func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.rand.Int64N(int64(d))) }
 
 func (m *model) at(when time.Duration, do func()) {
-	m.n++
-	heap.Push(&m.moments, moment{when, m.n, do})
+	i := sort.Search(len(m.moments), func(i int) bool { return m.moments[i].at > when })
+	m.moments = slices.Insert(m.moments, i, moment{when, do})
 }
 
 func (m *model) send(s *stream, arrive func()) {
@@ -297,22 +298,7 @@ func (m *model) ask(write bool, then func()) {
 
 type moment struct {
 	at time.Duration
-	n  int
 	do func()
-}
-
-type moments []moment
-
-func (e moments) Len() int { return len(e) }
-func (e moments) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
-}
-func (e moments) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *moments) Push(x any)   { *e = append(*e, x.(moment)) }
-func (e *moments) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
 }
 
 // What the process's clock may have missed since the proofs on which the lease rests, without a

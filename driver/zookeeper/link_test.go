@@ -7,10 +7,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,50 +58,6 @@ func connectThrough(t *testing.T, server *zktest.Server, wrap func(net.Conn) net
 	}})
 }
 
-// breakingConn is a connection that breaks when a number of bytes have passed it.
-type breakingConn struct {
-	net.Conn
-	mu       sync.Mutex
-	armed    bool
-	in, out  int // bytes that it still passes once it is armed; -1 for any number
-	received int // bytes that it has passed since then
-	sent     int
-}
-
-func (c *breakingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n, err = c.pass(n, err, c.in, &c.received)
-	return n, err
-}
-
-func (c *breakingConn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	n, err := c.pass(len(p), nil, c.out, &c.sent)
-	c.mu.Unlock()
-	if n > 0 {
-		n, _ = c.Conn.Write(p[:n])
-	}
-	if err != nil {
-		c.Conn.Close()
-	}
-	return n, err
-}
-
-// pass returns how many of n bytes the connection passes.
-func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, error) {
-	if !c.armed || err != nil {
-		return n, err
-	}
-	if limit >= 0 && *passed+n > limit {
-		n, err = limit-*passed, io.ErrUnexpectedEOF
-		c.Conn.Close()
-	}
-	*passed += n
-	return n, err
-}
-
 // useQueue joins a queue twice, waits in it, and leaves it.
 func useQueue(t *testing.T, s *session) {
 	ctx := t.Context()
@@ -132,29 +90,29 @@ func TestConnectionBreaksAnywhere(t *testing.T) {
 	run := func(in, out int) (received, sent int) {
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
+			var connecting atomic.Bool
+			connecting.Store(true)
 			var first *breakingConn
 			session := connectThrough(t, server, func(conn net.Conn) net.Conn {
-				first = &breakingConn{Conn: conn, in: in, out: out}
+				first = &breakingConn{Conn: conn, calm: &connecting, in: in, out: out}
 				return first
 			})
-			first.mu.Lock()
-			first.armed = true
-			first.mu.Unlock()
+			connecting.Store(false)
 			useQueue(t, session)
 			require.NoError(t, session.Close(t.Context()))
 			first.mu.Lock()
 			defer first.mu.Unlock()
-			received, sent = first.received, first.sent
+			received, sent = in-first.in, out-first.out
 		})
 		return received, sent
 	}
-	received, sent := run(-1, -1)
-	const step = 3
+	const step, all = 3, math.MaxInt
+	received, sent := run(all, all)
 	for n := 0; n < received; n += step {
-		run(n, -1)
+		run(n, all)
 	}
 	for n := 0; n < sent; n += step {
-		run(-1, n)
+		run(all, n)
 	}
 }
 

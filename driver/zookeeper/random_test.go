@@ -7,12 +7,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,9 +47,10 @@ type randomRun struct {
 	server  *zktest.Server
 	session *session
 
+	calm atomic.Bool // connections break no more
+
 	mu   sync.Mutex
 	rand *rand.Rand
-	calm bool // connections break no more
 }
 
 func newRandomRun(t *testing.T, seed uint64) *randomRun {
@@ -71,7 +72,7 @@ func (r *randomRun) run() {
 		Servers: r.server.Members(), SessionTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := r.server.Dial(ctx, address)
-			return &randomConn{Conn: conn, run: r, in: 300 + r.draw(bytes), out: 300 + r.draw(bytes)}, err
+			return &randomConn{breakingConn{Conn: conn, calm: &r.calm, in: 300 + r.draw(bytes), out: 300 + r.draw(bytes)}, r}, err
 		},
 	})
 	require.NoError(r, err)
@@ -109,9 +110,7 @@ func (r *randomRun) run() {
 	case <-time.After(time.Hour):
 		require.FailNow(r, "a call does not return")
 	}
-	r.mu.Lock()
-	r.calm = true
-	r.mu.Unlock()
+	r.calm.Store(true)
 	time.Sleep(25 * time.Second) // until the calls that were given up have ended
 	synctest.Wait()
 	if r.session.Err() == nil {
@@ -176,48 +175,20 @@ func (r *randomRun) checkSession() {
 	}
 }
 
-// randomConn is a connection that breaks when a number of bytes have passed it. It reads in
-// small pieces, and some of its writes take long.
+// randomConn is a connection that breaks. It reads in small pieces, and some of its writes take
+// long.
 type randomConn struct {
-	net.Conn
+	breakingConn
 	run *randomRun
-
-	mu      sync.Mutex
-	in, out int // the bytes that are left
-}
-
-// pass returns how many of n bytes pass.
-func (c *randomConn) pass(n int, left *int) int {
-	c.run.mu.Lock()
-	calm := c.run.calm
-	c.run.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !calm {
-		*left -= n
-		n = max(0, n+min(0, *left))
-	}
-	return n
 }
 
 func (c *randomConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p[:1+c.run.draw(len(p))])
-	if passed := c.pass(n, &c.in); passed < n {
-		c.Conn.Close()
-		return passed, io.ErrUnexpectedEOF
-	}
-	return n, err
+	return c.breakingConn.Read(p[:1+c.run.draw(len(p))])
 }
 
 func (c *randomConn) Write(p []byte) (int, error) {
 	if c.run.oneIn(10) {
 		time.Sleep(time.Duration(c.run.draw(30)) * time.Millisecond)
 	}
-	passed := c.pass(len(p), &c.out)
-	n, err := c.Conn.Write(p[:passed])
-	if passed < len(p) {
-		c.Conn.Close()
-		return n, io.ErrClosedPipe
-	}
-	return n, err
+	return c.breakingConn.Write(p)
 }
