@@ -19,7 +19,7 @@ import (
 // Data implements driver.Session.
 func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
 	path := s.paths(queue, node)[0]
-	q, err := s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
+	q, err := s.ask(ctx, func() *request { return s.requests.send(getRequest(path)) })
 	switch {
 	case err != nil:
 		return nil, err
@@ -40,6 +40,15 @@ type read struct {
 
 	// answered returns the further reads required by the answer.
 	answered func(*request) (more []read, err error)
+}
+
+// readOf is a read by the request for path that newRequest returns.
+func readOf(newRequest func(path string) *request, path string, answered func(*request) ([]read, error)) read {
+	begin := func() (awaited, unsent *request) {
+		q := newRequest(path)
+		return q, q
+	}
+	return read{begin, answered}
 }
 
 // maxReads bounds one call's reads under way to half of the number allowed by requests, so
@@ -102,21 +111,15 @@ func (s *session) readAll(ctx context.Context, left ...read) error {
 
 // readNode is a read of the node at path, whose error in an answer is ErrNoNode, or none.
 func (s *session) readNode(path string, found func(q *request)) read {
-	return read{
-		begin: func() (awaited, unsent *request) {
-			q := getRequest(path, false)
-			return q, q
-		},
-		answered: func(q *request) ([]read, error) {
-			switch {
-			case q.err == nil:
-				found(q)
-			case !errors.Is(q.err, zk.ErrNoNode):
-				return nil, explainError(q.err, "reading "+path, "READ", path)
-			}
-			return nil, nil
-		},
-	}
+	return readOf(getRequest, path, func(q *request) ([]read, error) {
+		switch {
+		case q.err == nil:
+			found(q)
+		case !errors.Is(q.err, zk.ErrNoNode):
+			return nil, explainError(q.err, "reading "+path, "READ", path)
+		}
+		return nil, nil
+	})
 }
 
 // readChildren is a read of the children of the directory at path, if the directory exists.

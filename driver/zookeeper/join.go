@@ -402,40 +402,28 @@ func countOthers(children []string, queue []driver.Node) int {
 // readForeign is a read of the node at path, named like a sequential node. It calls found if the
 // node is ephemeral and not a plain lock of ours. The data of other nodes may be long.
 func (s *session) readForeign(path string, found func()) read {
-	return read{
-		begin: func() (awaited, unsent *request) {
-			q := existsRequest(path)
-			return q, q
-		},
-		answered: func(q *request) ([]read, error) {
-			switch {
-			case q.err == nil && znode.IsPlain(&q.stat):
-				return []read{s.readForeignData(path, found)}, nil
-			case q.err == nil:
-				s.numbered.add(path)
-			case q.err != zk.ErrNoNode:
-				return nil, explainError(q.err, "looking at "+path, "READ", path)
-			}
-			return nil, nil
-		},
-	}
+	return readOf(existsRequest, path, func(q *request) ([]read, error) {
+		switch {
+		case q.err == nil && znode.IsPlain(&q.stat):
+			return []read{readForeignData(path, found)}, nil
+		case q.err == nil:
+			s.numbered.add(path)
+		case q.err != zk.ErrNoNode:
+			return nil, explainError(q.err, "looking at "+path, "READ", path)
+		}
+		return nil, nil
+	})
 }
 
-func (s *session) readForeignData(path string, found func()) read {
-	return read{
-		begin: func() (awaited, unsent *request) {
-			q := getRequest(path, false)
-			return q, q
-		},
-		answered: func(q *request) ([]read, error) {
-			owner, _ := znode.CutPlainData(q.data)
-			switch {
-			case q.err == zk.ErrNoAuth, q.err == nil && owner == "" && string(q.data) != znode.RevokeRequest:
-				found()
-			case q.err != nil && q.err != zk.ErrNoNode:
-				return nil, explainError(q.err, "looking at "+path, "READ", path)
-			}
-			return nil, nil
-		},
-	}
+func readForeignData(path string, found func()) read {
+	return readOf(getRequest, path, func(q *request) ([]read, error) {
+		owner, _ := znode.CutPlainData(q.data)
+		switch {
+		case q.err == zk.ErrNoAuth, q.err == nil && owner == "" && string(q.data) != znode.RevokeRequest:
+			found()
+		case q.err != nil && q.err != zk.ErrNoNode:
+			return nil, explainError(q.err, "looking at "+path, "READ", path)
+		}
+		return nil, nil
+	})
 }

@@ -87,7 +87,7 @@ func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 		}
 
 		silent := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
-		before := s.requests.send(getRequest("/found", false)) // nothing after it is answered
+		before := s.requests.send(getRequest("/found")) // nothing after it is answered
 		ctx, giveUp := context.WithCancel(t.Context())
 		var all, others sync.WaitGroup
 		for i := range 1000 {

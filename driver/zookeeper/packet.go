@@ -75,15 +75,15 @@ func existsRequest(path string) *request {
 	return q
 }
 
-// getRequest reads a node. If watch is true and the node exists, the read sets a watch.
-func getRequest(path string, watch bool) *request {
+// getRequest reads a node. With watch, the read sets a watch if the node exists.
+func getRequest(path string) *request {
 	q := newRequest(opGetData, len(path)+5)
-	q.packet = append(appendString(q.packet, path), boolByte(watch))
+	q.packet = append(appendString(q.packet, path), 0)
 	return q
 }
 
 // watch makes a request for a node or for its children set a watch: the last byte says so.
-func (q *request) watch() { q.packet[len(q.packet)-1] = boolByte(true) }
+func (q *request) watch() { q.packet[len(q.packet)-1] = 1 }
 
 func setRequest(path string, data []byte, version int32) *request {
 	q := newRequest(opSetData, len(path)+len(data)+12)
@@ -159,13 +159,6 @@ func appendBytes(b, data []byte) []byte {
 		return appendInt(b, -1)
 	}
 	return append(appendInt(b, int32(len(data))), data...)
-}
-
-func boolByte(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // decode sets the answer of a successful request.

@@ -110,20 +110,13 @@ func comparePackets(t *testing.T) {
 	remove := func(path string, version int32) (*request, func() answer) {
 		return deleteRequest(path, version), func() answer { return answer{err: client.Delete(path, version)} }
 	}
-	get := func(path string, watch bool) (*request, func() answer) {
-		return getRequest(path, watch), func() answer {
-			read := client.Get
-			if watch {
-				read = func(path string) ([]byte, *zk.Stat, error) {
-					data, stat, _, err := client.GetW(path)
-					return data, stat, err
-				}
-			}
-			data, stat, err := read(path)
-			a := of(stat, err)
-			a.data = data
-			return a
-		}
+	read := func(data []byte, stat *zk.Stat, err error) answer {
+		a := of(stat, err)
+		a.data = data
+		return a
+	}
+	get := func(path string) (*request, func() answer) {
+		return getRequest(path), func() answer { return read(client.Get(path)) }
 	}
 	existing := func(found bool, stat *zk.Stat, err error) answer {
 		if err == nil && !found {
@@ -151,6 +144,12 @@ func comparePackets(t *testing.T) {
 	watched := func(q *request, ask func() answer) (*request, func() answer) {
 		q.watch()
 		return q, ask
+	}
+	getAndWatch := func(path string) (*request, func() answer) {
+		return watched(getRequest(path), func() answer {
+			data, stat, _, err := client.GetW(path)
+			return read(data, stat, err)
+		})
 	}
 	childrenAndWatch := func(path string) (*request, func() answer) {
 		return watched(childrenRequest(path, minAnswer), func() answer {
@@ -198,10 +197,10 @@ func comparePackets(t *testing.T) {
 	check(create("/a", nil, 0, world))
 	check(create("/a/b", []byte{}, 0, world))
 	check(create("/missing/b", nil, zk.FlagEphemeral|zk.FlagSequence, world))
-	check(get("/a", false))
-	check(get("/a", true))
-	check(get("/a/b", false))
-	check(get("/missing", true))
+	check(get("/a"))
+	check(getAndWatch("/a"))
+	check(get("/a/b"))
+	check(getAndWatch("/missing"))
 	check(exists("/a"))
 	check(exists("/missing"))
 	check(set("/missing", []byte("x"), -1))
@@ -233,7 +232,7 @@ func comparePackets(t *testing.T) {
 
 	for code := int32(-130); code < 0; code++ {
 		fail := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Times: 2, Do: zktest.FailWith(zktest.Code(code))})
-		check(get("/a", false))
+		check(get("/a"))
 		fail.Remove()
 	}
 }
@@ -241,7 +240,7 @@ func comparePackets(t *testing.T) {
 // An answer that is cut short, or does not fit together, is an error and not a panic.
 func TestGarbledAnswersAreErrors(t *testing.T) {
 	for _, q := range []*request{
-		createRequest("/a", nil, 0, nil), getRequest("/a", false), existsRequest("/a"), setRequest("/a", nil, 0),
+		createRequest("/a", nil, 0, nil), getRequest("/a"), existsRequest("/a"), setRequest("/a", nil, 0),
 		childrenRequest("/a", 0), multiRequest(&zk.CreateRequest{Path: "/a"}),
 	} {
 		for _, body := range [][]byte{nil, {0}, {0, 0, 0, 9, 'a'}, {0x7f, 0xff, 0xff, 0xff}, {0xff, 0xff, 0xff, 0xff, 0}} {

@@ -332,7 +332,7 @@ func (s *session) removeIf(ctx context.Context, own []string, others []driver.Lo
 			continue
 		}
 		path = s.path(node.Queue) // the name may be another holder's by now
-		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
+		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path)) })
 		switch {
 		case err != nil:
 		case q.err != nil:

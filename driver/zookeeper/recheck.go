@@ -144,19 +144,13 @@ func (s *session) findEach(paths []string) (exists func(path string) bool, err e
 	missing := map[string]bool{}
 	reads := make([]read, len(paths))
 	for i, path := range paths {
-		reads[i] = read{
-			begin: func() (awaited, unsent *request) {
-				q := existsRequest(path)
-				return q, q
-			},
-			answered: func(q *request) ([]read, error) {
-				if errors.Is(q.err, zk.ErrNoNode) {
-					missing[path] = true
-					return nil, nil
-				}
-				return nil, q.err
-			},
-		}
+		reads[i] = readOf(existsRequest, path, func(q *request) ([]read, error) {
+			if errors.Is(q.err, zk.ErrNoNode) {
+				missing[path] = true
+				return nil, nil
+			}
+			return nil, q.err
+		})
 	}
 	err = s.readAll(s.alive, reads...)
 	return func(path string) bool { return !missing[path] }, err

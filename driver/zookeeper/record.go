@@ -189,7 +189,7 @@ func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error)
 	path := s.recordPath(r.Name, r.Key)
 	q, err := s.askUntilServed(ctx, changeNothing)
 	if err == nil && q.err == nil {
-		q, err = s.askUntilServed(ctx, func() *request { return getRequest(path, false) })
+		q, err = s.askUntilServed(ctx, func() *request { return getRequest(path) })
 	}
 	switch {
 	case err != nil:

@@ -321,7 +321,7 @@ func (r *requests) Set(path string, data []byte, version int32) error {
 }
 
 func (r *requests) Get(path string) ([]byte, *zk.Stat, error) {
-	q := getRequest(path, false)
+	q := getRequest(path)
 	err := r.do(q)
 	return q.data, &q.stat, err
 }

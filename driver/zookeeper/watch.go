@@ -286,7 +286,8 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 			partial = append(partial, old)
 		}
 		s.watches.byPath[path] = w
-		q := getRequest(path, true)
+		q := getRequest(path)
+		q.watch()
 		q.noted = noted
 		a.reads = append(a.reads, q)
 	}
