@@ -126,7 +126,7 @@ func (s *session) watchOnQueue(dir string) *watch {
 func (s *session) noteJoined(dir string, node driver.Node, alone, shared bool) {
 	if s.fastpaths.listed(dir, node, alone, shared) && s.usesContainers(dir) {
 		if w, own := s.watch(dir); own {
-			s.requests.start(w.arming.Load().reads...)
+			s.requests.start(s.reads(w)...)
 		}
 	}
 }

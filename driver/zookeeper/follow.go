@@ -112,7 +112,7 @@ func childrenOf(dir string) string { return dir + "/" }
 // moment when watching began.
 func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error) {
 	for {
-		w, made := s.directoryWatch(dir)
+		w, made := s.watch(childrenOf(dir))
 		if made {
 			s.requests.start(s.listAndWatch(dir, w))
 		}
@@ -130,21 +130,6 @@ func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error
 	}
 }
 
-// directoryWatch returns the watch on a directory, perhaps not armed yet, or nil if the
-// session is over. If made is true, the watch is new, and the caller must arm the watch.
-func (s *session) directoryWatch(dir string) (w *watch, made bool) {
-	key := childrenOf(dir)
-	s.watches.mu.Lock()
-	defer s.watches.mu.Unlock()
-	if w = s.watches.byPath[key]; w != nil || !s.begin() {
-		return w, false
-	}
-	defer s.calls.done()
-	w = s.newWatch(key)
-	s.watches.byPath[key] = w
-	return w, true
-}
-
 // listAndWatch returns the request to arm the watch on a directory, or on the creation of a
 // missing directory.
 func (s *session) listAndWatch(dir string, w *watch) *request {
@@ -160,7 +145,7 @@ func (s *session) listAndWatch(dir string, w *watch) *request {
 			w.stat, w.listed = &stat, &listed
 			w.armed()
 		default:
-			s.noteUnwatchedDirectory(dir, w, q.err)
+			s.noteUnwatched(w, q.err)
 		}
 	}
 	return q
@@ -178,21 +163,10 @@ func (s *session) watchCreation(dir string, w *watch) *request {
 		case q.err == nil: // created in between
 			s.requests.start(s.listAndWatch(dir, w))
 		default:
-			s.noteUnwatchedDirectory(dir, w, q.err)
+			s.noteUnwatched(w, q.err)
 		}
 	}
 	return q
-}
-
-func (s *session) noteUnwatchedDirectory(dir string, w *watch, err error) {
-	s.watches.remove(w)
-	if isUnsure(err) {
-		err = nil
-	} else {
-		err = s.explainListError(err, "listing", dir)
-	}
-	w.Fire(driver.Interrupted)
-	w.unarmed(err)
 }
 
 // fireDirectory is called for a server's event about the children of a directory, or its

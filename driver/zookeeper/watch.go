@@ -5,6 +5,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -240,7 +241,7 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 	var requests []*request
 	for i, node := range nodes {
 		if a.watches[i], a.made[i] = s.watch(s.paths(queue, node)...); a.made[i] {
-			requests = append(requests, a.watches[i].arming.Load().reads...)
+			requests = append(requests, s.reads(a.watches[i])...)
 		}
 	}
 	if list {
@@ -259,7 +260,7 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 }
 
 // watch returns the watch on the paths, perhaps not armed yet, or nil if the session is
-// over. If made is true, the watch is new, and the caller must start the reads.
+// over. If made is true, the watch is new, and the caller must arm the watch.
 func (s *session) watch(paths ...string) (w *watch, made bool) {
 	var partial []*watch // of waiters who have seen the contender without one of the nodes
 	defer func() {
@@ -277,28 +278,33 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 	}
 	defer s.calls.done()
 	w = s.newWatch(paths...)
-	a := w.arming.Load()
-	a.unread.Store(int32(len(paths)))
-	noted := func(q *request) { s.noteRead(w, q) }
 	for _, path := range paths {
 		if old := s.watches.byPath[path]; old != nil {
 			s.watches.forget(old)
 			partial = append(partial, old)
 		}
 		s.watches.byPath[path] = w
-		q := getRequest(path)
-		q.watch()
-		q.noted = noted
-		a.reads = append(a.reads, q)
 	}
 	return w, true
 }
 
-// noteRead is called when one of a watch's reads has been answered. Reads set the watch
-// with getData: on a missing node getData fails, while exists would leave a watch forever
-// on a name never used again. The client does not know of the watches. It would keep a
-// channel for each until the node changes, and set all of them again after a reconnect;
-// nothing here needs either.
+// reads returns the requests to arm a watch on nodes. They set the watch with getData: on a
+// missing node getData fails, while exists would leave a watch forever on a name never used
+// again. The client does not know of the watches. It would keep a channel for each until the
+// node changes, and set all of them again after a reconnect; nothing here needs either.
+func (s *session) reads(w *watch) []*request {
+	a := w.arming.Load()
+	a.unread.Store(int32(len(w.paths)))
+	for _, path := range w.paths {
+		q := getRequest(path)
+		q.watch()
+		q.noted = func(q *request) { s.noteRead(w, q) }
+		a.reads = append(a.reads, q)
+	}
+	return a.reads
+}
+
+// noteRead is called when one of a watch's reads has been answered.
 func (s *session) noteRead(w *watch, q *request) {
 	if q.err == nil && q.stat.EphemeralOwner == s.id() {
 		w.own = true
@@ -309,7 +315,7 @@ func (s *session) noteRead(w *watch, q *request) {
 	}
 	for i, q := range a.reads {
 		if q.err != nil {
-			s.noteUnwatched(w, q)
+			s.noteUnwatched(w, q.err)
 			return
 		}
 		if i == 0 {
@@ -322,19 +328,20 @@ func (s *session) noteRead(w *watch, q *request) {
 	w.armed()
 }
 
-// noteUnwatched is noteRead for a failed read.
-func (s *session) noteUnwatched(w *watch, q *request) {
+// noteUnwatched is called when a request to arm a watch has failed.
+func (s *session) noteUnwatched(w *watch, err error) {
 	s.watches.remove(w)
+	event := driver.Interrupted
 	switch {
-	case isUnsure(q.err): // the waiters ask again
-		w.Fire(driver.Interrupted)
-		w.unarmed(nil)
-	case errors.Is(q.err, zk.ErrNoNode):
-		w.Fire(driver.Missing)
-		w.unarmed(nil)
+	case isUnsure(err): // the waiters ask again
+		err = nil
+	case errors.Is(err, zk.ErrNoNode):
+		event, err = driver.Missing, nil
 	default:
-		w.unarmed(explainError(q.err, "watching", "READ", w.paths[0]))
+		err = s.explainListError(err, "watching", strings.TrimSuffix(w.paths[0], "/"))
 	}
+	w.Fire(event)
+	w.unarmed(err)
 }
 
 // plainWatch returns the watch on the node of a plain lock; another holder's node may have
@@ -346,10 +353,10 @@ func (s *session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Wa
 	switch {
 	case fired == 0 && !failed && matches:
 		return &w.Watch
-	case fired == driver.Interrupted, fired == driver.Changed:
-		return &w.Watch
 	case failed:
 		s.plainNodes.markUncertain(path, node)
+		return &w.Watch
+	case fired == driver.Interrupted, fired == driver.Changed:
 		return &w.Watch
 	case shared && fired != 0 && !matches:
 		// The node watched by w is gone; node may be a later one.
