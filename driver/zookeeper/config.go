@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 const (
@@ -153,7 +155,8 @@ func (c Config) check() error {
 		return errors.New("the digest user contains a colon")
 	}
 	if c.Chroot != "" {
-		if err := checkPath(c.Chroot[1:]); err != nil {
+		within := "a" + c.Chroot + "/a" // the first and the last part may be any, unlike those of a lock's name
+		if err := cmp.Or(driver.CheckName(within), checkCharacters(c.Chroot)); err != nil {
 			return fmt.Errorf("chroot %q: %w", c.Chroot, err)
 		}
 	}

@@ -3,10 +3,10 @@ package zookeeper
 // This file checks the names of locks, and the sizes of data and semaphores.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/znode"
@@ -14,10 +14,7 @@ import (
 
 // CheckName implements driver.Connector.
 func (c *Connector) CheckName(name string) error {
-	if err := driver.CheckName(name); err != nil {
-		return err
-	}
-	if err := checkPath(name); err != nil {
+	if err := cmp.Or(driver.CheckName(name), checkCharacters(name)); err != nil {
 		return err
 	}
 	for part := range strings.SplitSeq(name, "/") {
@@ -57,26 +54,11 @@ func (c *Connector) CheckPermits(name string, n int) error {
 // maxData is more than a pool stores in a node.
 const maxData = 2 << 10
 
-// checkPath checks a path without the leading slash as the server does
-// (org.apache.zookeeper.common.PathUtils), so that an invalid path is refused before
-// anything is sent.
-func checkPath(path string) error {
-	if !utf8.ValidString(path) {
-		return errors.New("it is not valid UTF-8")
-	}
-	for part := range strings.SplitSeq(path, "/") {
-		switch part {
-		case "":
-			return errors.New("it has an empty part (two slashes, or one at either end)")
-		case ".", "..":
-			return fmt.Errorf("it has a part %q", part)
-		}
-	}
+// checkCharacters checks a path for characters that driver.CheckName allows and the server
+// refuses (org.apache.zookeeper.common.PathUtils), so that nothing is sent with an invalid path.
+func checkCharacters(path string) error {
 	for _, r := range path {
-		switch {
-		case r <= 0x1f, r >= 0x7f && r <= 0x9f:
-			return fmt.Errorf("it has the control character %U", r)
-		case r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0:
+		if r >= 0xd800 && r <= 0xf8ff || r >= 0xfff0 {
 			return fmt.Errorf("it has the character %U, which ZooKeeper does not allow", r)
 		}
 	}
