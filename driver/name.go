@@ -50,3 +50,13 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// LockOf returns the name of the lock whose contenders are in the queue.
+func LockOf(queue string) string {
+	for _, part := range []string{Guards, Leases} { // of a semaphore
+		if of, ok := strings.CutSuffix(queue, "/"+part); ok {
+			return of
+		}
+	}
+	return queue
+}

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/internal/waitgraph"
-	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // revisionHistory follows locks through the revisions of etcd. Revisions have no times: of all
@@ -82,7 +82,7 @@ func (h *revisionHistory) apply(r etcd.Revision) {
 	changed, dated, now := map[string]bool{}, false, time.Now()
 	if r.All {
 		for queue := range h.queues {
-			changed[znode.LockOf(queue)] = true
+			changed[driver.LockOf(queue)] = true
 		}
 		clear(h.queues)
 		h.compacted = true
@@ -95,7 +95,7 @@ func (h *revisionHistory) apply(r etcd.Revision) {
 				h.joined = now
 			}
 		}
-		if lock := znode.LockOf(c.Queue); h.wants(lock) {
+		if lock := driver.LockOf(c.Queue); h.wants(lock) {
 			h.change(c)
 			changed[lock] = true
 		}

@@ -66,7 +66,7 @@ func (h *fileHistory) locate(path string) (at place, ok bool) {
 	if i := strings.LastIndexByte(at.queue, '/'); znode.IsContender(at.queue[i+1:]) {
 		at = place{at.queue[:max(i, 0)], at.queue[i+1:]}
 	}
-	return at, ok && at.queue != "" && h.wants(znode.LockOf(at.queue))
+	return at, ok && at.queue != "" && h.wants(driver.LockOf(at.queue))
 }
 
 // apply takes in a transaction, or a snapshot.
@@ -77,7 +77,7 @@ func (h *fileHistory) apply(t txnlog.Txn) (more bool) {
 	changed := map[string]bool{} // locks
 	if t.Zxid == 0 {
 		for queue := range h.nodes {
-			changed[znode.LockOf(queue)] = true
+			changed[driver.LockOf(queue)] = true
 		}
 		clear(h.nodes)
 		clear(h.sessions)
@@ -86,12 +86,12 @@ func (h *fileHistory) apply(t txnlog.Txn) (more bool) {
 	}
 	for _, op := range t.Ops {
 		if at, ok := h.locate(op.Path); ok && h.change(at, op) {
-			changed[znode.LockOf(at.queue)] = true
+			changed[driver.LockOf(at.queue)] = true
 		}
 	}
 	if t.Ends {
 		for at := range h.sessions[t.Session] {
-			changed[znode.LockOf(at.queue)] = h.change(at, txnlog.Op{Kind: txnlog.Delete})
+			changed[driver.LockOf(at.queue)] = h.change(at, txnlog.Op{Kind: txnlog.Delete})
 		}
 		delete(h.sessions, t.Session)
 	}

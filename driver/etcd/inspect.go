@@ -27,11 +27,10 @@ func (e entry) contender() driver.Contender {
 
 // inspect reads the contents below the name of a queue's lock, with all values.
 func (s *session) inspect(ctx context.Context, queue string) (c contents, err error) {
-	name, _ := lockOf(queue)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Do(ctx, s.listing(queue))
 		if err == nil {
-			c = s.parse(name, got.Get().Kvs)
+			c = s.parse(driver.LockOf(queue), got.Get().Kvs)
 		}
 		return err
 	})
@@ -51,7 +50,7 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 			found = append(found, driver.Contender{Node: e.node})
 		}
 	}
-	if name, _ := lockOf(queue); name == queue {
+	if driver.LockOf(queue) == queue {
 		others = c.parts()
 	}
 	return found, others, nil
@@ -71,8 +70,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 		names = nil
 		for _, kv := range got.Kvs {
 			if queue, _, ok := s.placeOf(kv); ok {
-				name, _ := lockOf(queue)
-				names = append(names, name)
+				names = append(names, driver.LockOf(queue))
 			}
 		}
 		return nil
@@ -121,7 +119,7 @@ func (s *session) head(ctx context.Context, queue string, head func([]driver.Nod
 	for _, e := range entries[:n] {
 		f.Contenders = append(f.Contenders, e.contender())
 	}
-	if name, _ := lockOf(queue); name == queue {
+	if driver.LockOf(queue) == queue {
 		f.Others = c.parts()
 	}
 	if n > 0 {

@@ -175,14 +175,6 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	return node, true
 }
 
-// lockOf returns the name of the lock of a queue, and whether the queue is a semaphore's.
-func lockOf(queue string) (name string, semaphore bool) {
-	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
-		return queue[:i], true
-	}
-	return queue, false
-}
-
 // contents are the keys of a lock of any kind.
 type contents struct {
 	queues map[string][]entry // by the part below the lock's name: "" for the lock's own queue
@@ -225,10 +217,7 @@ func (s *session) parse(name string, kvs []*mvccpb.KeyValue) contents {
 
 // queue returns the contenders of a queue of the lock.
 func (c contents) queue(queue string) []entry {
-	if _, semaphore := lockOf(queue); semaphore {
-		return c.queues[queue[strings.LastIndexByte(queue, '/')+1:]]
-	}
-	return c.queues[""]
+	return c.queues[strings.TrimPrefix(queue[len(driver.LockOf(queue)):], "/")]
 }
 
 func nodesOf(entries []entry) []driver.Node {
@@ -255,7 +244,7 @@ func (c contents) parts() (parts []string) {
 // checkKind returns an error if another kind of lock than a contender's for queue is in
 // use. plain says that the contender is a plain lock's.
 func (c contents) checkKind(queue string, plain bool) error {
-	_, semaphore := lockOf(queue)
+	semaphore := driver.LockOf(queue) != queue
 	plainly, queued := 0, 0
 	for _, e := range c.queues[""] {
 		if e.node.Kind == driver.Plain {

@@ -17,8 +17,7 @@ import (
 
 // listing is the operation to list all keys below the name of a queue's lock.
 func (s *session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
-	name, _ := lockOf(queue)
-	return clientv3.OpGet(s.prefix+name+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
+	return clientv3.OpGet(s.prefix+driver.LockOf(queue)+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
 }
 
 // read returns the contents below the name of a queue's lock: the keys, and the values of
@@ -37,7 +36,6 @@ func (s *session) read(ctx context.Context, queue string) (c contents, err error
 
 // complete parses a listing. The value of a contender says whether it was downgraded.
 func (s *session) complete(ctx context.Context, conn *connection, queue string, kvs []*mvccpb.KeyValue) (contents, error) {
-	name, _ := lockOf(queue)
 	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.Version > 1 }) {
 		got, err := conn.kv.Do(ctx, s.listing(queue))
 		if err != nil {
@@ -45,7 +43,7 @@ func (s *session) complete(ctx context.Context, conn *connection, queue string, 
 		}
 		kvs = got.Get().Kvs
 	}
-	return s.parse(name, kvs), nil
+	return s.parse(driver.LockOf(queue), kvs), nil
 }
 
 // Join implements driver.Session.

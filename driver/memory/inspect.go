@@ -65,7 +65,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	}
 	defer s.mu.Unlock()
 	for queue := range s.queues {
-		name, _ := lockOf(queue)
+		name := driver.LockOf(queue)
 		if name == prefix || prefix == "" || strings.HasPrefix(name, prefix+"/") {
 			names = append(names, name)
 		}

@@ -39,11 +39,3 @@ func (*Store) DriverName() string { return "memory" }
 func partsOf(name string) []string {
 	return []string{name, name + "/" + driver.Guards, name + "/" + driver.Leases}
 }
-
-// lockOf returns the name of the lock of a queue, and whether the queue is a semaphore's.
-func lockOf(queue string) (name string, semaphore bool) {
-	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
-		return queue[:i], true
-	}
-	return queue, false
-}

@@ -115,7 +115,8 @@ func (st *Store) remove(name string, node driver.Node, by *session) error {
 // checkKind returns an error if another kind of lock than the queue's is in use under the
 // name. plain says that the queue is to have the holder of a plain lock.
 func (st *Store) checkKind(queue string, plain bool) error {
-	name, semaphore := lockOf(queue)
+	name := driver.LockOf(queue)
+	semaphore := name != queue
 	switch q := st.queue(name); {
 	case q.isPlain() && !plain:
 		return fmt.Errorf("%w: a plain lock is held", driver.ErrKind)

@@ -49,7 +49,7 @@ func (st *Store) changed(queue string) {
 		delete(st.followers, queue)
 		st.fire(&ws, driver.Changed, nil)
 	}
-	if name, semaphore := lockOf(queue); semaphore {
+	if name := driver.LockOf(queue); name != queue {
 		st.changed(name)
 	}
 }

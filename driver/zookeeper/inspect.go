@@ -221,7 +221,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
 	}
-	err = s.readAll(ctx, s.readLocks(prefix, func(queue string) { names = append(names, znode.LockOf(queue)) }))
+	err = s.readAll(ctx, s.readLocks(prefix, func(queue string) { names = append(names, driver.LockOf(queue)) }))
 	slices.Sort(names)
 	return slices.Compact(names), err
 }

@@ -168,13 +168,3 @@ func merge(c *driver.Node, node driver.Node) bool {
 	}
 	return true
 }
-
-// LockOf returns the name of the lock whose contenders are in the queue.
-func LockOf(queue string) string {
-	for _, part := range []string{driver.Guards, driver.Leases} { // of a semaphore
-		if of, ok := strings.CutSuffix(queue, "/"+part); ok {
-			return of
-		}
-	}
-	return queue
-}
