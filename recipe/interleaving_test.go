@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // world is a state of servers and clients.
@@ -820,7 +821,7 @@ func (r role) String() string {
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
 	for _, from := range []start{two, three, together, readers, downgrades, pairs, reading, permits, many, kept, used} {
-		if raceDetector { // ten times as slow, looking for what one goroutine cannot do
+		if bubble.RaceDetector() { // ten times as slow, looking for what one goroutine cannot do
 			if from.faults--; from.faults < 0 {
 				continue
 			}

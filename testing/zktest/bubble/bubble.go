@@ -37,6 +37,9 @@ func Enter() (leave func()) {
 	})
 }
 
+// RaceDetector reports whether the program has the race detector.
+func RaceDetector() bool { return detector }
+
 // Running reports whether the program uses one processor because of a bubble.
 func Running() bool {
 	mu.Lock()

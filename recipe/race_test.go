@@ -1,7 +1,0 @@
-//go:build race
-
-package recipe
-
-// This file says that the race detector is on.
-
-const raceDetector = true
