@@ -78,25 +78,49 @@ func (s *session) await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// ask sends a request without effects, again until the server answers. It returns the
-// answered request, whose error is the server's.
-func (s *session) ask(ctx context.Context, send func() *request) (*request, error) {
+// ask sends a request without effects, again until the server answers. The error is the
+// answer's, or one for which isUnsure is true.
+func (s *session) ask(ctx context.Context, send func() *request) (q *request, err error) {
+	err = s.insist(ctx, func() error {
+		q = send()
+		return s.answer(ctx, q)
+	})
+	return q, err
+}
+
+// insist calls try again until the server has answered. The error is the answer's, or one for
+// which isUnsure is true.
+func (s *session) insist(ctx context.Context, try func() error) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	for n := 0; ; n++ {
-		q := send()
-		if !s.await(ctx, q.done) {
-			s.requests.cancel(q)
-			return nil, s.gaveUp(ctx)
-		}
-		if !isUnsure(q.err) {
-			return q, nil
+		if err := try(); !isUnsure(err) {
+			return err
 		}
 		if err := s.pause(ctx, n); err != nil {
-			return nil, err
+			return err
 		}
 	}
+}
+
+// answer waits for the outcome of a sent request.
+func (s *session) answer(ctx context.Context, q *request) error {
+	if s.await(ctx, q.done) {
+		return q.err
+	}
+	s.requests.cancel(q)
+	return s.gaveUp(ctx)
+}
+
+// get reads a node.
+func (s *session) get(ctx context.Context, path string) (*request, error) {
+	return s.ask(ctx, func() *request { return s.requests.send(getRequest(path)) })
+}
+
+// exists looks for a node. The error is ErrNoNode if there is none.
+func (s *session) exists(ctx context.Context, path string) (*request, error) {
+	return s.ask(ctx, func() *request { return s.requests.send(existsRequest(path)) })
 }
 
 // pause pauses before a request is repeated which has been repeated n times. It returns an
@@ -195,8 +219,8 @@ type call[T any] struct {
 	err     error
 }
 
-// runInSlot runs an op with several requests in a call slot.
-func runInSlot[T any](ctx context.Context, s *session, op func() (T, error)) (T, error) {
+// runInSlot is run in a call slot.
+func runInSlot[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
 	release, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		var none T
@@ -205,27 +229,7 @@ func runInSlot[T any](ctx context.Context, s *session, op func() (T, error)) (T,
 	return run(ctx, s, func() (T, error) {
 		defer release()
 		return op()
-	}, nil)
-}
-
-// runUntilAnswered is retryUntilAnswered with a context, in a call slot.
-func (s *session) runUntilAnswered(ctx context.Context, request func() error) error {
-	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.retryUntilAnswered(request) })
-	return err
-}
-
-// retryUntilAnswered repeats a request until the server has answered or the session is
-// over.
-func (s *session) retryUntilAnswered(request func() error) error {
-	for n := 0; ; n++ {
-		err := request()
-		if !isUnsure(err) {
-			return err
-		}
-		if err := s.pause(context.Background(), n); err != nil {
-			return err
-		}
-	}
+	}, undo)
 }
 
 // noAnswerError returns the error of a call whose context ended before the server's answer.
@@ -262,9 +266,11 @@ func isFinal(err error, unclear *int) bool {
 var errTooLong = errors.New("the listing is too long")
 
 // explainError turns the client's error into one that names the operation, the path and
-// the missing right.
+// the missing right. Other errors than those of answers are returned as they are.
 func explainError(err error, op, right, path string) error {
 	switch {
+	case !isAnswer(err):
+		return err
 	case errors.Is(err, zk.ErrNoAuth):
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):

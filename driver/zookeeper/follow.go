@@ -179,12 +179,16 @@ func (s *session) fireDirectory(dir string) {
 
 // checkDirectory is checkTarget for the watch on a directory.
 func (s *session) checkDirectory(dir string) (isGone func(w *watch) bool, err error) {
-	exists, stat, err := s.exists(dir)
+	q, err := s.exists(s.alive, dir)
+	exists := err == nil
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
 	return func(w *watch) bool {
 		if w.stat == nil || !exists {
 			return exists != (w.stat != nil)
 		}
-		return stat.Czxid != w.stat.Czxid || stat.Cversion != w.stat.Cversion
+		return q.stat.Czxid != w.stat.Czxid || q.stat.Cversion != w.stat.Cversion
 	}, err
 }
 

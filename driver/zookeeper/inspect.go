@@ -19,14 +19,12 @@ import (
 // Data implements driver.Session.
 func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
 	path := s.paths(queue, node)[0]
-	q, err := s.ask(ctx, func() *request { return s.requests.send(getRequest(path)) })
+	q, err := s.get(ctx, path)
 	switch {
-	case err != nil:
-		return nil, err
-	case errors.Is(q.err, zk.ErrNoNode):
+	case errors.Is(err, zk.ErrNoNode):
 		return nil, driver.ErrRemoved
-	case q.err != nil:
-		return nil, explainError(q.err, "reading "+path, "READ", path)
+	case err != nil:
+		return nil, explainError(err, "reading "+path, "READ", path)
 	}
 	_, data := znode.CutPlainData(q.data)
 	return data, nil
@@ -96,7 +94,7 @@ func (s *session) readAll(ctx context.Context, left ...read) error {
 			}
 			return q
 		})
-		if err != nil {
+		if isUnsure(err) {
 			return err
 		}
 		underWay = underWay[1:]
@@ -141,11 +139,8 @@ func (s *session) readChildren(path string, found func(l *listing) []read) read 
 
 // catchUp makes a lagging server catch up.
 func (s *session) catchUp(ctx context.Context, path string) error {
-	q, err := s.ask(ctx, func() *request { return s.requests.send(syncRequest(path)) })
-	if err == nil && q.err != nil {
-		err = explainError(q.err, "catching up", "READ", path)
-	}
-	return err
+	_, err := s.ask(ctx, func() *request { return s.requests.send(syncRequest(path)) })
+	return explainError(err, "catching up", "READ", path)
 }
 
 // Inspect implements driver.Inspector.
@@ -278,19 +273,20 @@ func (s *session) Break(ctx context.Context, queue string, node driver.Node) err
 			s.cfg.Logger.Warn("lockpool: a contender was removed by request", "path", path, "session", s.Info().ID)
 		}
 		return struct{}{}, nil
-	})
+	}, nil)
 	return err
 }
 
 // breakOne deletes one of the paths of node. sent reports whether a delete without an
 // answer may have been carried out before.
 func (s *session) breakOne(path string, node driver.Node) (sent bool, err error) {
-	err = s.retryUntilAnswered(func() error {
+	ctx := context.Background() // the claims last until the answer
+	err = s.insist(ctx, func() error {
 		if node.Kind == driver.Plain { // checked at each attempt: the name may be the next holder's by now
 			claims := s.claims.on(path)
 			claims.delete()
 			defer claims.deleted()
-			if _, _, err := s.readNodeOf(path, node); err != nil {
+			if _, _, err := s.readNodeOf(ctx, path, node); err != nil {
 				return err
 			}
 		}
@@ -303,15 +299,15 @@ func (s *session) breakOne(path string, node driver.Node) (sent bool, err error)
 
 // readNodeOf reads the node at path. The error is ErrNoNode if the path is a plain lock's,
 // held by another node.
-func (s *session) readNodeOf(path string, node driver.Node) (raw []byte, version int32, err error) {
-	raw, stat, err := s.requests.Get(path)
-	switch {
+func (s *session) readNodeOf(ctx context.Context, path string, node driver.Node) (raw []byte, version int32, err error) {
+	q := s.requests.send(getRequest(path))
+	switch err := s.answer(ctx, q); {
 	case err != nil:
 		return nil, 0, err
-	case node.Kind == driver.Plain && znode.PlainNode(raw, stat) != node:
+	case node.Kind == driver.Plain && znode.PlainNode(q.data, &q.stat) != node:
 		return nil, 0, zk.ErrNoNode
 	}
-	return raw, stat.Version, nil
+	return q.data, q.stat.Version, nil
 }
 
 // Revoke implements driver.Revoker.
@@ -342,29 +338,27 @@ func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 // change was made before.
 func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(raw []byte) []byte) error {
 	path := s.paths(queue, node)[0]
-	err := s.runUntilAnswered(ctx, func() error {
+	err := s.insist(ctx, func() error {
 		for {
-			raw, version, err := s.readNodeOf(path, node)
+			raw, version, err := s.readNodeOf(ctx, path, node)
 			if err != nil {
 				return err
 			}
+			var q *request
 			if data := to(raw); data == nil { // the read may have been older than the node's removal
-				err = s.requests.Multi(&zk.CheckVersionRequest{Path: path, Version: version})
+				q = multiRequest(&zk.CheckVersionRequest{Path: path, Version: version})
 			} else {
-				err = s.requests.Set(path, data, version)
+				q = setRequest(path, data, version)
 			}
-			if !errors.Is(err, zk.ErrBadVersion) {
+			if err := s.answer(ctx, s.requests.send(q)); !errors.Is(err, zk.ErrBadVersion) {
 				return err
 			}
 		}
 	})
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
+	if errors.Is(err, zk.ErrNoNode) {
 		return driver.ErrRemoved
-	case err != nil && isAnswer(err):
-		return explainError(err, "changing "+path, "WRITE", path)
 	}
-	return err
+	return explainError(err, "changing "+path, "WRITE", path)
 }
 
 func withRevocation(raw []byte) []byte { return fmt.Appendf(nil, "%s\n%s", raw, znode.RevokeRequest) }

@@ -322,11 +322,14 @@ func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	exists, stat, err := s.requests.Exists(dir + "/" + found[0].Name)
-	if err == nil && exists && stat.EphemeralOwner != s.id() {
+	q := existsRequest(dir + "/" + found[0].Name)
+	switch err := s.requests.do(q); {
+	case err != nil && !errors.Is(err, zk.ErrNoNode):
+		return nil, err
+	case err == nil && q.stat.EphemeralOwner != s.id():
 		return nil, errReplaced // the client has sent the create for another session after all
 	}
-	return found, err
+	return found, nil
 }
 
 // reapLater removes in the background a node which cannot be found now, and would block
@@ -355,7 +358,7 @@ const reapPause = time.Second
 // number of the queue.
 func (s *session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.contenders(), node) < 0 {
-		if l, err = s.list(dir); err != nil {
+		if l, err = s.list(ctx, dir); err != nil {
 			return nil, false, err
 		}
 	}

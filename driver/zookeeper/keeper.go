@@ -85,8 +85,10 @@ func (s *session) removeDirectories() {
 // directory, which no plain lock's node can have, and removed together with the directory.
 func (s *session) removeDirectory(dir string) (gone bool) {
 	for ; len(dir) > max(1, len(s.cfg.Chroot)); dir = parent(dir) {
-		exists, stat, err := s.requests.Exists(dir)
-		if err != nil || exists && stat.NumChildren > 0 {
+		q := existsRequest(dir)
+		err := s.requests.do(q)
+		exists := err == nil
+		if !exists && err != zk.ErrNoNode || exists && q.stat.NumChildren > 0 {
 			break
 		}
 		marker := dir + "/removing"

@@ -3,6 +3,7 @@ package zookeeper
 // This file lists directories, with one listing for all who ask at the same time.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -158,19 +159,16 @@ func (s *session) listOnce(dir string) *listing {
 	return l
 }
 
-// list lists a directory, which need not exist. The listing is never nil.
-func (s *session) list(dir string) (l *listing, err error) {
-	err = s.retryUntilAnswered(func() error {
-		l = s.listOnce(dir)
-		return l.err()
+// list lists a directory, which need not exist.
+func (s *session) list(ctx context.Context, dir string) (l *listing, err error) {
+	_, err = s.ask(ctx, func() *request {
+		l = s.startListing(dir)
+		return l.request
 	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return l, nil
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return nil, s.explainListError(err, "listing", dir)
 	}
-	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
-		err = s.explainListError(err, "listing", dir)
-	}
-	return l, err
+	return l, nil
 }
 
 // explainListError is explainError for a listing of dir.

@@ -344,7 +344,10 @@ func meaningOf(err error) meaning {
 	switch {
 	case err == errTooLarge:
 		return refused
-	case err == errTooLong, err == errClosedEachTime, errors.As(err, new(codeError)):
+	case err == errTooLong, err == errClosedEachTime:
+		return answered
+	}
+	if _, unknown := err.(codeError); unknown {
 		return answered
 	}
 	return unsure

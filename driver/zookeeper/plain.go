@@ -16,15 +16,8 @@ import (
 
 // TryCreate implements driver.PlainLocker.
 func (s *session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
-	release, err := s.acquireCallSlot(ctx)
-	if err != nil {
-		return driver.Node{}, false, err
-	}
 	path := s.path(name)
-	r, err := run(ctx, s, func() (tryCreateResult, error) {
-		defer release()
-		return s.tryCreate(ctx, path, data)
-	}, func(r tryCreateResult) {
+	r, err := runInSlot(ctx, s, func() (tryCreateResult, error) { return s.tryCreate(ctx, path, data) }, func(r tryCreateResult) {
 		if r.created {
 			_ = s.removePlain(path, r.node) // fails only when the session is over
 		}
@@ -58,7 +51,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 		case err == nil:
 			return tryCreateResult{own, true}, nil
 		case errors.Is(err, zk.ErrNodeExists):
-			holder, err := s.readHolder(path)
+			holder, err := s.readHolder(ctx, path)
 			if err != nil || holder != (driver.Node{}) {
 				return tryCreateResult{node: holder}, err
 			}
@@ -69,7 +62,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 			err = s.createContainers(ctx, parent(path), &made)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = plainLockError(parent(path))
-		case !errors.Is(err, driver.ErrSessionLost):
+		default:
 			err = explainError(err, "creating "+path, "CREATE", parent(path))
 		}
 		if err != nil {
@@ -103,17 +96,17 @@ func plainLockError(path string) error {
 
 // readHolder returns the node of the plain lock's holder, or the zero Node if there is no
 // holder.
-func (s *session) readHolder(path string) (driver.Node, error) {
-	data, stat, err := s.get(path)
+func (s *session) readHolder(ctx context.Context, path string) (driver.Node, error) {
+	q, err := s.get(ctx, path)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return driver.Node{}, nil
 	case err != nil:
 		return driver.Node{}, explainError(err, "reading "+path, "READ", path)
-	case znode.IsPlain(stat):
-		return znode.PlainNode(data, stat), nil
+	case znode.IsPlain(&q.stat):
+		return znode.PlainNode(q.data, &q.stat), nil
 	}
-	l, err := s.list(path)
+	l, err := s.list(ctx, path)
 	if err != nil {
 		return driver.Node{}, err
 	}

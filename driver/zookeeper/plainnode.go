@@ -3,6 +3,7 @@ package zookeeper
 // This file has the nodes of plain locks: their data, and the nodes held by a session.
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -138,11 +139,10 @@ func (s *session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 // means that the reply to the create was lost, so that the node may exist without being
 // recorded.
 func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
-	err := s.retryUntilAnswered(s.decideWrites)
-	var data []byte
-	var stat *zk.Stat
+	err := s.insist(context.Background(), s.decideWrites)
+	var q *request
 	if err == nil {
-		data, stat, err = s.get(path)
+		q, err = s.get(context.Background(), path)
 	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
@@ -150,8 +150,8 @@ func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 	case err != nil:
 		return false, err
 	}
-	return s.matchesPlain(path, node, data, stat) ||
-		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.addUnnamed(path, node), nil
+	return s.matchesPlain(path, node, q.data, &q.stat) ||
+		unconfirmed && s.hasRevokeRequest(q.data, &q.stat) && s.plainNodes.addUnnamed(path, node), nil
 }
 
 // matchesPlain reports whether data and stat, read at path, belong to the node. A

@@ -25,9 +25,8 @@ func createPlain(t *testing.T, s *session, name string) driver.Node {
 // requireRemoved removes a node, and requires that it is gone then.
 func requireRemoved(t *testing.T, s *session, name string, node driver.Node) {
 	require.NoError(t, s.Leave(t.Context(), name, node))
-	exists, _, err := s.requests.Exists(s.path(name))
-	require.NoError(t, err)
-	require.False(t, exists)
+	_, err := s.exists(t.Context(), s.path(name))
+	require.ErrorIs(t, err, zk.ErrNoNode)
 }
 
 // A session creates a node that another client removes, and creates the next one. The

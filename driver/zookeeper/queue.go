@@ -17,56 +17,37 @@ import (
 
 // List implements driver.Session.
 func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error) {
-	dir := s.path(queue)
-	var l *listing
-	_, err := s.ask(ctx, func() *request {
-		l = s.startListing(dir)
-		return l.request
-	})
+	return s.contenders(ctx, s.path(queue))
+}
+
+// contenders returns the queue in dir, in order.
+func (s *session) contenders(ctx context.Context, dir string) ([]driver.Node, error) {
+	l, err := s.list(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	return s.listed(ctx, dir, l)
 }
 
+// listed returns the queue of an answered listing.
+func (s *session) listed(ctx context.Context, dir string, l *listing) ([]driver.Node, error) {
+	if err := l.err(); err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return nil, s.explainListError(err, "listing", dir)
+	}
+	return l.contenders(), s.checkForeignContenders(ctx, dir, l.children(), l.contenders())
+}
+
 // Size implements driver.Sizer: the number of children is in the directory's stat.
 func (s *session) Size(ctx context.Context, queue string) (int, error) {
 	dir := s.path(queue)
-	q, err := s.ask(ctx, func() *request { return s.requests.send(existsRequest(dir)) })
+	q, err := s.exists(ctx, dir)
 	switch {
-	case err != nil:
-		return 0, err
-	case errors.Is(q.err, zk.ErrNoNode):
+	case errors.Is(err, zk.ErrNoNode):
 		return 0, nil
-	case q.err != nil:
-		return 0, s.explainListError(q.err, "reading", dir)
+	case err != nil:
+		return 0, explainError(err, "reading", "READ", dir)
 	}
 	return int(q.stat.NumChildren), nil
-}
-
-// listed returns the queue of an answered listing.
-func (s *session) listed(ctx context.Context, dir string, l *listing) ([]driver.Node, error) {
-	nodes := l.contenders()
-	switch err := l.err(); {
-	case errors.Is(err, zk.ErrNoNode):
-		return nil, nil
-	case err != nil:
-		return nil, s.explainListError(err, "listing", dir)
-	case l.isComplete():
-		return nodes, nil
-	}
-	return runInSlot(ctx, s, func() ([]driver.Node, error) {
-		return nodes, s.checkForeignContenders(ctx, dir, l.children(), nodes)
-	})
-}
-
-// contenders returns the queue in dir, in order.
-func (s *session) contenders(ctx context.Context, dir string) ([]driver.Node, error) {
-	l, err := s.list(dir)
-	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, l.children(), l.contenders())
-	}
-	return l.contenders(), err
 }
 
 // Leave implements driver.Session.
@@ -196,13 +177,13 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	}
 	defer s.calls.done()
 	read := s.cfg.Layout.naming().downgraded(node)
-	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
+	ctx, dir, from, to := context.Background(), s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
 	stored, version := data, int32(0)
 	for n, unclear := 0, 0; ; n++ {
 		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
 		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
 			var raw []byte
-			if raw, version, err = s.readNodeOf(from, node); err == nil {
+			if raw, version, err = s.readNodeOf(ctx, from, node); err == nil {
 				if _, revoked := znode.CutRevocation(raw); revoked {
 					stored = withRevocation(data)
 				}
@@ -210,20 +191,19 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			}
 		}
 		if errors.Is(err, zk.ErrNoNode) { // removed, or already downgraded and the reply was lost
-			var exists bool
-			if exists, _, err = s.requests.Exists(to); err == nil && !exists {
+			if _, err = s.exists(ctx, to); errors.Is(err, zk.ErrNoNode) {
 				return driver.Node{}, driver.ErrRemoved
 			}
 		} else if isAnswer(err) && !isRefused(err) {
-			exists, lost := false, s.retryUntilAnswered(s.decideWrites)
-			if lost == nil {
-				exists, _, lost = s.exists(to)
+			unknown := s.insist(ctx, s.decideWrites)
+			if unknown == nil {
+				_, unknown = s.exists(ctx, to)
 			}
-			if lost != nil {
-				return driver.Node{}, lost
-			}
-			if exists {
-				err = nil
+			switch {
+			case unknown == nil:
+				return read, nil
+			case !errors.Is(unknown, zk.ErrNoNode):
+				return driver.Node{}, unknown
 			}
 		}
 		switch {
@@ -234,7 +214,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 		case isFinal(err, &unclear):
 			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
-		if err := s.pause(context.Background(), n); err != nil {
+		if err := s.pause(ctx, n); err != nil {
 			return driver.Node{}, err
 		}
 	}
@@ -273,13 +253,10 @@ func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 		return driver.ErrRemoved
 	case errors.Is(err, errTooLarge):
 		return fmt.Errorf("%w: %d", driver.ErrTooMany, len(nodes))
-	case err != nil && isAnswer(err):
-		if one {
-			s.plainNodes.markUncertain(dir, first)
-		}
-		return explainError(err, "checking "+path, "READ", path)
+	case isAnswer(err) && one:
+		s.plainNodes.markUncertain(dir, first)
 	}
-	return err
+	return explainError(err, "checking "+path, "READ", path)
 }
 
 // LeaveIf implements driver.Session.
@@ -290,10 +267,8 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 		return driver.ErrRemoved
 	case errors.Is(err, errTooLarge):
 		return fmt.Errorf("%w: %d", driver.ErrTooMany, len(others))
-	case err != nil && isAnswer(err):
-		return explainError(err, "leaving because of "+path, "READ, or DELETE on the directory,", path)
 	}
-	return err
+	return explainError(err, "leaving because of "+path, "READ, or DELETE on the directory,", path)
 }
 
 func isGone(err error) bool { return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) }
@@ -318,12 +293,11 @@ func (s *session) removeIf(ctx context.Context, own []string, others []driver.Lo
 		sent++
 		return s.requests.send(multiRequest(ops...))
 	})
-	if err == nil && q.err != nil {
-		path, err = paths[min(q.failed, len(paths)-1)], q.err // a confused server may name any part
+	if isAnswer(err) {
+		path = paths[min(q.failed, len(paths)-1)] // a confused server may name any part
 	}
 	if len(own) > 0 && sent > 1 && isGone(err) { // perhaps it was carried out before
-		q, gone := s.ask(ctx, func() *request { return s.requests.send(existsRequest(own[0])) })
-		if gone == nil && errors.Is(q.err, zk.ErrNoNode) {
+		if _, gone := s.exists(ctx, own[0]); errors.Is(gone, zk.ErrNoNode) {
 			err = nil
 		}
 	}
@@ -332,12 +306,7 @@ func (s *session) removeIf(ctx context.Context, own []string, others []driver.Lo
 			continue
 		}
 		path = s.path(node.Queue) // the name may be another holder's by now
-		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path)) })
-		switch {
-		case err != nil:
-		case q.err != nil:
-			err = q.err
-		case !s.matchesPlain(path, node.Node, q.data, &q.stat):
+		if q, err = s.get(ctx, path); err == nil && !s.matchesPlain(path, node.Node, q.data, &q.stat) {
 			err = zk.ErrNoNode
 		}
 	}

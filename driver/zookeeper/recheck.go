@@ -106,11 +106,11 @@ func (s *session) checkTarget(target recheckTarget, watches []*watch) (isGone fu
 		return s.checkDirectory(dir)
 	}
 	if target.self {
-		_, stat, err := s.get(target.path)
+		q, err := s.get(s.alive, target.path)
 		if errors.Is(err, zk.ErrNoNode) {
 			return func(*watch) bool { return true }, nil
 		}
-		return func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }, err
+		return func(w *watch) bool { return q.stat.Czxid != w.stat.Czxid || q.stat.Version != w.stat.Version }, err
 	}
 	var paths []string
 	for _, w := range watches {
@@ -129,13 +129,16 @@ func (s *session) checkTarget(target recheckTarget, watches []*watch) (isGone fu
 
 // findAll lists a directory. exists reports whether the node at path is there.
 func (s *session) findAll(dir string) (exists func(path string) bool, err error) {
-	l, err := s.list(dir)
+	l, err := s.list(s.alive, dir)
+	if err != nil {
+		return nil, err
+	}
 	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
 	return func(path string) bool {
 		_, name, _ := cutLast(path)
 		_, found := slices.BinarySearch(children, name)
 		return found
-	}, err
+	}, nil
 }
 
 // findEach looks for each of the nodes at the paths. exists reports whether the node was

@@ -188,30 +188,25 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
 	path := s.recordPath(r.Name, r.Key)
 	q, err := s.askUntilServed(ctx, changeNothing)
-	if err == nil && q.err == nil {
+	if err == nil {
 		q, err = s.askUntilServed(ctx, func() *request { return getRequest(path) })
 	}
 	switch {
-	case err != nil:
-		return false, err
-	case q.err == nil:
+	case err == nil:
 		_, _, data, _ := parseRecord(q.data)
 		return bytes.Equal(data, r.Data), nil
-	case q.op == opGetData && q.err == zk.ErrNoNode:
+	case err == zk.ErrNoNode && q.op == opGetData:
 		return false, nil
 	}
-	return false, explainError(q.err, "looking for a record whose creation was not confirmed", "READ", path)
+	return false, explainError(err, "looking for a record whose creation was not confirmed", "READ", path)
 }
 
 // Settle implements driver.Recorder.
 func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (bool, error) {
 	for _, path := range s.paths(queue, node) {
-		q, err := s.askUntilServed(ctx, func() *request { return deleteRequest(path, -1) })
-		if err == nil && q.err != nil && q.err != zk.ErrNoNode {
-			err = explainError(q.err, "deleting "+path, "DELETE", parent(path))
-		}
-		if err != nil {
-			return false, err
+		_, err := s.askUntilServed(ctx, func() *request { return deleteRequest(path, -1) })
+		if err != nil && err != zk.ErrNoNode {
+			return false, explainError(err, "deleting "+path, "DELETE", parent(path))
 		}
 	}
 	return s.isRecorded(ctx, r)
@@ -222,7 +217,7 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 func (s *session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
 	for n, unclear := 0, 0; ; n++ {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(newRequest()) })
-		if err != nil || q.err == nil || isFinal(q.err, &unclear) {
+		if err == nil || isUnsure(err) || isFinal(err, &unclear) {
 			return q, err
 		}
 		if err := s.pause(ctx, n); err != nil {
@@ -333,12 +328,10 @@ var errOvertaken = errors.New("another client removes records")
 func (s *session) write(ctx context.Context, dir *recordDir, data string) error {
 	q, err := s.askUntilServed(ctx, func() *request { return setRequest(dir.path, []byte(data), dir.version) })
 	switch {
-	case err != nil:
-		return err
-	case q.err == zk.ErrBadVersion, q.err == zk.ErrNoNode: // or ours, whose answer was lost
+	case err == zk.ErrBadVersion, err == zk.ErrNoNode: // or ours, whose answer was lost
 		return errOvertaken
-	case q.err != nil:
-		return explainError(q.err, "removing records", "WRITE", dir.path)
+	case err != nil:
+		return explainError(err, "removing records", "WRITE", dir.path)
 	}
 	dir.version = q.stat.Version
 	return nil
@@ -374,16 +367,14 @@ func (s *session) transact(ctx context.Context, dir *recordDir, ops []any) error
 		all := append([]any{&zk.CheckVersionRequest{Path: dir.path, Version: dir.version}}, ops[:n]...)
 		q, err := s.askUntilServed(ctx, func() *request { return multiRequest(all...) })
 		switch {
-		case err != nil:
-			return err
-		case q.err == nil:
+		case err == nil:
 			ops = ops[n:]
-		case q.failed == 0 && (q.err == zk.ErrBadVersion || q.err == zk.ErrNoNode):
+		case (err == zk.ErrBadVersion || err == zk.ErrNoNode) && q.failed == 0:
 			return errOvertaken
-		case q.failed > 0 && (q.err == zk.ErrNoNode || q.err == zk.ErrNotEmpty): // gone, or none of ours
+		case (err == zk.ErrNoNode || err == zk.ErrNotEmpty) && q.failed > 0: // gone, or none of ours
 			ops = slices.Delete(slices.Clone(ops), q.failed-1, q.failed)
 		default:
-			return explainError(q.err, "removing records", "DELETE", dir.path)
+			return explainError(err, "removing records", "DELETE", dir.path)
 		}
 	}
 	return nil

@@ -320,21 +320,6 @@ func (r *requests) Set(path string, data []byte, version int32) error {
 	return r.do(setRequest(path, data, version))
 }
 
-func (r *requests) Get(path string) ([]byte, *zk.Stat, error) {
-	q := getRequest(path)
-	err := r.do(q)
-	return q.data, &q.stat, err
-}
-
-func (r *requests) Exists(path string) (bool, *zk.Stat, error) {
-	q := existsRequest(path)
-	err := r.do(q)
-	if errors.Is(err, zk.ErrNoNode) {
-		return false, &q.stat, nil
-	}
-	return err == nil, &q.stat, err
-}
-
 // changeNothing returns a write that changes nothing. When the write is answered, every
 // earlier write of the session is decided, also on earlier connections and with lost
 // replies: reads show the outcome. A sync would not do: a leader without followers answers
@@ -352,21 +337,3 @@ func changeNothing() *request {
 
 // decideWrites waits for the answer to changeNothing.
 func (s *session) decideWrites() error { return s.requests.do(changeNothing()) }
-
-// get reads a node.
-func (s *session) get(path string) (data []byte, stat *zk.Stat, err error) {
-	err = s.retryUntilAnswered(func() (err error) {
-		data, stat, err = s.requests.Get(path)
-		return err
-	})
-	return data, stat, err
-}
-
-// exists looks for a node.
-func (s *session) exists(path string) (exists bool, stat *zk.Stat, err error) {
-	err = s.retryUntilAnswered(func() (err error) {
-		exists, stat, err = s.requests.Exists(path)
-		return err
-	})
-	return exists, stat, err
-}

@@ -42,16 +42,16 @@ func (s *session) checkNoSemaphore(ctx context.Context, dir string, node driver.
 			return fmt.Errorf("%w: a semaphore with %d contenders in %s/%s", driver.ErrKind, len(nodes), dir, part)
 		}
 	}
-	var stats [2]*zk.Stat
+	var stats [2]zk.Stat
 	for i, path := range []string{dir + "/" + driver.Leases, dir + "/" + node.Name} {
-		exists, stat, err := s.exists(path)
-		if err != nil {
+		q, err := s.exists(ctx, path)
+		switch {
+		case errors.Is(err, zk.ErrNoNode): // no permits, or no node any more
+			return nil
+		case err != nil:
 			return explainError(err, "looking at "+path, "READ", path)
 		}
-		if !exists { // no permits, or no node any more
-			return nil
-		}
-		stats[i] = stat
+		stats[i] = q.stat
 	}
 	if leases, own := stats[0], stats[1]; leases.Pzxid > own.Czxid {
 		return fmt.Errorf("%w: a semaphore's permits were acquired or released in %s while the lock was requested", driver.ErrKind, dir)
@@ -62,60 +62,52 @@ func (s *session) checkNoSemaphore(ctx context.Context, dir string, node driver.
 // listSemaphore lists the directory of a semaphore. It returns an error if a queue
 // uses the directory.
 func (s *session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
-	l, err := s.list(dir)
-	if err == nil && len(l.contenders()) > 0 {
-		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children()))
+	l, err := s.list(ctx, dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(l.contenders()) > 0:
+		return nil, fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children()))
 	}
-	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, l.children(), nil)
-	}
-	return l.children(), err
-}
-
-type limitResult struct {
-	limit int
-	watch *driver.Watch
+	return l.children(), s.checkForeignContenders(ctx, dir, l.children(), nil)
 }
 
 // Limit implements driver.Limiter.
 func (s *session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
-	l, err := runInSlot(ctx, s, func() (limitResult, error) {
-		children, err := s.listSemaphore(ctx, s.path(name))
-		switch {
-		case err != nil:
-			return limitResult{}, err
-		case slices.Contains(children, driver.Limit):
-			return s.readLimit(ctx, name, given)
-		case given == 0:
-			return limitResult{}, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)
-		}
-		return limitResult{limit: given}, nil
-	})
-	return l.limit, l.watch, err
+	children, err := s.listSemaphore(ctx, s.path(name))
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case slices.Contains(children, driver.Limit):
+		return s.readLimit(ctx, name, given)
+	case given == 0:
+		return 0, nil, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)
+	}
+	return given, nil, nil
 }
 
 // readLimit is Limit for a semaphore whose limit is set.
-func (s *session) readLimit(ctx context.Context, name string, given int) (limitResult, error) {
+func (s *session) readLimit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 	if err != nil {
-		return limitResult{}, err
+		return 0, nil, err
 	}
 	w := watches[0]
 	limit, ok := decodeLimit(w.Data)
 	switch {
 	case w.Fired() != 0: // before the read; the caller will call Limit again
-		return limitResult{given, w}, nil
+		return given, w, nil
 	case !ok:
-		return limitResult{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
+		return 0, nil, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
 	case given != 0:
 		limit = min(limit, given)
 	}
-	return limitResult{limit, w}, nil
+	return limit, w, nil
 }
 
 // SetLimit implements driver.Limiter.
 func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
-	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
+	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) }, nil)
 	return err
 }
 
@@ -134,14 +126,14 @@ func (s *session) setLimit(ctx context.Context, dir string, limit int) (err erro
 		if err := s.pauseBeforeRecreating(ctx, tries, nil); err != nil {
 			return err
 		}
-		err := s.retryUntilAnswered(func() error { return s.requests.Set(path, data, -1) })
+		err := s.insist(context.Background(), func() error { return s.requests.Set(path, data, -1) })
 		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, zk.ErrNoNode) {
 			return explainError(err, "setting the limit", "WRITE", path)
 		}
-		err = s.retryUntilAnswered(func() error { return s.requests.Create(path, data, 0, s.cfg.ACL) })
+		err = s.insist(context.Background(), func() error { return s.requests.Create(path, data, 0, s.cfg.ACL) })
 		switch {
 		case err == nil:
 			return nil

@@ -146,10 +146,7 @@ func (s *session) id() int64 {
 
 // Ping implements driver.Session.
 func (s *session) Ping(ctx context.Context) error {
-	q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
-	if err == nil {
-		err = q.err
-	}
+	_, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
 	return err
 }
 
