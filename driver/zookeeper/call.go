@@ -18,14 +18,14 @@ import (
 
 // calls counts the calls of a session that are in progress.
 type calls struct {
-	slots    chan struct{} // one per call with several requests, at most maxCalls
+	slots    chan struct{} // one per call in a slot (runInSlot), at most maxCalls
 	mu       sync.Mutex    // held while underWay is raised
 	underWay sync.WaitGroup
 }
 
-// maxCalls bounds the calls with several requests, because their goroutines would pile up
-// behind a silent server. (The single requests of other calls are taken back when their
-// callers give up, or are bounded by requests.)
+// maxCalls bounds the calls with several requests that go on when their callers give up, because
+// the goroutines would pile up behind a silent server. (The requests of other calls are taken
+// back when their callers give up, or are bounded by requests.)
 const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
@@ -47,22 +47,6 @@ func (s *session) begin() bool {
 	}
 	s.calls.underWay.Add(1)
 	return true
-}
-
-// acquireCallSlot waits until fewer than maxCalls calls are in progress. The caller
-// calls release when its own call is done.
-func (s *session) acquireCallSlot(ctx context.Context) (release func(), err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	select {
-	case s.calls.slots <- struct{}{}:
-		return func() { <-s.calls.slots }, nil
-	case <-s.alive.Done():
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, s.noAnswerError(ctx)
-	}
 }
 
 // await waits until something is done. It reports false if ctx ends or the session is over
@@ -219,15 +203,20 @@ type call[T any] struct {
 	err     error
 }
 
-// runInSlot is run in a call slot.
-func runInSlot[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
-	release, err := s.acquireCallSlot(ctx)
-	if err != nil {
-		var none T
+// runInSlot is run when fewer than maxCalls of such calls are in progress.
+func runInSlot[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (none T, err error) {
+	if err := ctx.Err(); err != nil {
 		return none, err
 	}
+	select {
+	case s.calls.slots <- struct{}{}:
+	case <-s.alive.Done():
+		return none, s.Err()
+	case <-ctx.Done():
+		return none, s.noAnswerError(ctx)
+	}
 	return run(ctx, s, func() (T, error) {
-		defer release()
+		defer func() { <-s.calls.slots }()
 		return op()
 	}, undo)
 }
