@@ -148,39 +148,34 @@ func (s *shell) requireMoments(files txnlog.Files, from time.Time, moments []mom
 	return c.kinds
 }
 
-// The files of a server tell at each moment what Pool.Queue has told then, with a compressed
-// snapshot as well.
+// The files of a server tell at each moment what Pool.Queue has told then. Snapshots are
+// compressed here, and not in the other tests.
 func TestHistoryIsWhatQueueSaid(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
-	for _, method := range []string{"", "gz"} {
-		t.Run(cmp.Or(method, "not compressed"), func(t *testing.T) {
-			t.Parallel()
-			s, dir := startLogged(t, 80, "-Dzookeeper.snapshot.compression.method="+method)
-			for _, path := range []string{"", "/marker"} {
-				_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
-				require.NoError(t, err)
-			}
-			stop := s.contention()
-			moments := s.watch(50, s.Pool(), s.mark)
-			middle := time.Now()
-			moments = append(moments, s.watch(50, s.Pool(), s.mark)...)
-			stop()
-			_, err := s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
-			require.NoError(t, err)
-			s.pose(s.Pool(), s.Pool())
-			moments = append(moments, s.watch(3, s.Pool(), s.mark)...)
-			files, err := txnlog.Find(dir, "")
-			require.NoError(t, err)
-			require.Greater(t, len(files.Snapshots), 3)
-			require.Equal(t, method != "", strings.HasSuffix(files.Snapshots[1].Path, ".gz"))
-			all := s.requireMoments(files, time.Time{}, moments)
-			for _, kind := range []string{"mutex true", "mutex false", "read true", "read false", "write true", "semaphore true", "semaphore false", "plain true"} {
-				require.Positive(t, all[kind], kind)
-			}
-			require.Less(t, s.requireMoments(files, middle, moments)["mutex true"], all["mutex true"], "a snapshot replaces the oldest logs")
-		})
+	s, dir := startLogged(t, 80, "-Dzookeeper.snapshot.compression.method=gz")
+	for _, path := range []string{"", "/marker"} {
+		_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
 	}
+	stop := s.contention()
+	moments := s.watch(50, s.Pool(), s.mark)
+	middle := time.Now()
+	moments = append(moments, s.watch(50, s.Pool(), s.mark)...)
+	stop()
+	_, err := s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	s.pose(s.Pool(), s.Pool())
+	moments = append(moments, s.watch(3, s.Pool(), s.mark)...)
+	files, err := txnlog.Find(dir, "")
+	require.NoError(t, err)
+	require.Greater(t, len(files.Snapshots), 3)
+	require.True(t, strings.HasSuffix(files.Snapshots[1].Path, ".gz"))
+	all := s.requireMoments(files, time.Time{}, moments)
+	for _, kind := range []string{"mutex true", "mutex false", "read true", "read false", "write true", "semaphore true", "semaphore false", "plain true"} {
+		require.Positive(t, all[kind], kind)
+	}
+	require.Less(t, s.requireMoments(files, middle, moments)["mutex true"], all["mutex true"], "a snapshot replaces the oldest logs")
 }
 
 // pose makes contenders of each kind hold and wait, until the pools are closed.

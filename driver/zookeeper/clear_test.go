@@ -25,7 +25,7 @@ import (
 // when the clock is right again, all go that are old.
 func TestClearingWhenTheServersClockIsWrong(t *testing.T) {
 	locktest.Once(t)
-	const year, keep = 365 * 24 * time.Hour, time.Hour
+	const year, keep = 365 * 24 * time.Hour, 10 * time.Minute
 	for _, off := range []time.Duration{year, -year, 2 * keep, -2 * keep} {
 		t.Run(fmt.Sprint(off), func(t *testing.T) {
 			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
@@ -60,7 +60,7 @@ func TestClearingWhenTheServersClockIsWrong(t *testing.T) {
 				for range 40 {
 					turn()
 				}
-				require.LessOrEqual(t, len(keysOf(b, p)), 15, "of an hour and a quarter")
+				require.LessOrEqual(t, len(keysOf(b, p)), 15, "of the time and a quarter")
 			})
 		})
 	}
