@@ -75,7 +75,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		before := writes.Fired()
 		contend(2)
 		require.Greater(t, writes.Fired(), before)
-		time.Sleep(5*time.Second) // for the last calls
+		time.Sleep(5 * time.Second) // for the last calls
 	})
 }
 
