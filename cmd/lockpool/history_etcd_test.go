@@ -57,7 +57,7 @@ func TestRevisionsAreWhatQueueSaid(t *testing.T) {
 		defer session.Close()
 		m := concurrency.NewMutex(session, "team/curator")
 		if m.Lock(ctx) == nil {
-			rest(ctx, r)
+			s.rest(ctx, r)
 			_ = m.Unlock(s.Ctx) // perhaps broken
 		}
 	}
@@ -66,9 +66,9 @@ func TestRevisionsAreWhatQueueSaid(t *testing.T) {
 		pools = append(pools, open(ofWorker(i)...))
 	}
 	stop := s.work(pools, mutex)
-	moments := s.watch(40, open(), mark)
+	moments := s.watch(20, open(), mark)
 	middle := mark()
-	moments = append(moments, s.watch(40, open(), mark)...)
+	moments = append(moments, s.watch(20, open(), mark)...)
 	stop()
 	session, err := concurrency.NewSession(admin)
 	require.NoError(t, err)

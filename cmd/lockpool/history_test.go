@@ -112,9 +112,12 @@ func (s *shell) mark() int64 {
 	return stat.Mzxid
 }
 
-// watch records moments.
+// watch records moments, in which work rests: the queues change little meanwhile, however slow
+// the machine is.
 func (s *shell) watch(n int, pool *lockpool.Pool, mark func() int64) (moments []moment) {
-	for range n {
+	look := func() {
+		s.looks.Lock()
+		defer s.looks.Unlock()
 		m := moment{after: mark(), queues: map[string][]lockpool.Contender{}}
 		for _, name := range names {
 			q, err := pool.Queue(s.Ctx, name)
@@ -123,6 +126,9 @@ func (s *shell) watch(n int, pool *lockpool.Pool, mark func() int64) (moments []
 		}
 		m.before = mark()
 		moments = append(moments, m)
+	}
+	for range n {
+		look()
 	}
 	return moments
 }
@@ -153,15 +159,15 @@ func (s *shell) requireMoments(files txnlog.Files, from time.Time, moments []mom
 func TestHistoryIsWhatQueueSaid(t *testing.T) {
 	locktest.Once(t)
 	t.Parallel()
-	s, dir := startLogged(t, 80, "-Dzookeeper.snapshot.compression.method=gz")
+	s, dir := startLogged(t, 40, "-Dzookeeper.snapshot.compression.method=gz")
 	for _, path := range []string{"", "/marker"} {
 		_, err := s.Admin.Create(s.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}
 	stop := s.contention()
-	moments := s.watch(50, s.Pool(), s.mark)
+	moments := s.watch(20, s.Pool(), s.mark)
 	middle := time.Now()
-	moments = append(moments, s.watch(50, s.Pool(), s.mark)...)
+	moments = append(moments, s.watch(20, s.Pool(), s.mark)...)
 	stop()
 	_, err := s.Dial().CreateProtectedEphemeralSequential(s.Chroot+"/curator/__WRIT__", nil, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
@@ -207,8 +213,10 @@ func ofWorker(i int) []lockpool.Option {
 		lockpool.WithOwner(fmt.Sprint("worker", i)), lockpool.WithLogger(slog.New(slog.DiscardHandler))}
 }
 
-// rest waits for a while, or until ctx ends.
-func rest(ctx context.Context, r *rand.Rand) {
+// rest waits for a while, or until ctx ends, and for the end of a look.
+func (s *shell) rest(ctx context.Context, r *rand.Rand) {
+	s.looks.RLock()
+	defer s.looks.RUnlock()
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(r.IntN(40)) * time.Millisecond):
@@ -231,7 +239,7 @@ func (s *shell) contention() (stop func()) {
 		for range 5 {
 			ending := []string{"lock-", "__READ__", "__WRIT__"}[r.IntN(3)]
 			node, err := conn.CreateProtectedEphemeralSequential(s.Chroot+"/curator/"+ending, []byte("10.0.0.1"), zk.WorldACL(zk.PermAll))
-			rest(ctx, r)
+			s.rest(ctx, r)
 			if err == nil && r.IntN(2) == 0 {
 				_ = conn.Delete(node, -1) // perhaps broken
 			}
@@ -255,7 +263,7 @@ func (s *shell) work(pools []*lockpool.Pool, other func(context.Context, *rand.R
 	}
 	use := func(ctx context.Context, r *rand.Rand, l *lockpool.Lock, err error) {
 		if err == nil {
-			rest(ctx, r)
+			s.rest(ctx, r)
 			_ = l.Unlock(context.WithoutCancel(ctx)) // perhaps broken
 		}
 	}
@@ -288,7 +296,7 @@ func (s *shell) work(pools []*lockpool.Pool, other func(context.Context, *rand.R
 		}
 	}
 	again(func(ctx context.Context, r *rand.Rand) { // breaks and revokes
-		rest(ctx, r)
+		s.rest(ctx, r)
 		q, err := pools[0].Queue(ctx, names[r.IntN(len(names))])
 		if err != nil || len(q.Contenders) == 0 {
 			return

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,14 +31,15 @@ func TestMain(m *testing.M) {
 // shell is a user of lockpool in a shell.
 type shell struct {
 	*locktest.Bench
-	env []string
+	env   []string
+	looks sync.RWMutex // a look at the queues has the write lock, a pause of work a read lock
 }
 
 func newShell(t *testing.T) *shell { return newShellOn(locktest.New(t)) }
 
 // newShellOn returns a shell whose LOCKPOOL_SERVER is the bench's server.
 func newShellOn(b *locktest.Bench) *shell {
-	return &shell{b, []string{asCommand + "=1", "LOCKPOOL_SERVER=" + b.Addr + b.Chroot, "GORACE=atexit_sleep_ms=1", "OTEL_TRACES_EXPORTER="}}
+	return &shell{Bench: b, env: []string{asCommand + "=1", "LOCKPOOL_SERVER=" + b.Addr + b.Chroot, "GORACE=atexit_sleep_ms=1", "OTEL_TRACES_EXPORTER="}}
 }
 
 // process is a running lockpool.
