@@ -26,24 +26,33 @@ var sites = struct {
 // maxSites bounds the memory that sites takes, to about half a megabyte.
 const maxSites = 1000
 
+// stacks are for reuse. On the goroutine's own stack they would double that of each waiter.
+var stacks = sync.Pool{New: func() any { return new(stack) }}
+
 // callSite returns the place of the call into this package, and the places of its callers,
 // as many as fit into a node: "main.refund (refund.go:24) from main.serve (main.go:57)".
 func callSite() string {
-	var s stack
-	runtime.Callers(2, s[:])
+	s := stacks.Get().(*stack)
+	defer stacks.Put(s)
+	clear(s[runtime.Callers(2, s[:]):])
 	sites.Lock()
 	defer sites.Unlock()
-	site, ok := sites.of[s]
-	if !ok {
-		if len(sites.of) == maxSites {
-			for other := range sites.of {
-				delete(sites.of, other)
-				break
-			}
-		}
-		site = s.site()
-		sites.of[s] = site
+	if site, ok := sites.of[*s]; ok {
+		return site
 	}
+	return s.newSite()
+}
+
+// newSite adds the stack to sites, which are locked.
+func (s *stack) newSite() string {
+	if len(sites.of) == maxSites {
+		for other := range sites.of {
+			delete(sites.of, other)
+			break
+		}
+	}
+	site := s.site()
+	sites.of[*s] = site
 	return site
 }
 
@@ -77,7 +86,7 @@ func (ls *localQueues) noteSite(w *localWaiter, at string) {
 	}
 }
 
-func (s stack) site() (site string) {
+func (s *stack) site() (site string) {
 	const most = 120 // bytes: the log of the service has them, too
 	frames := runtime.CallersFrames(s[:])
 	for more := true; more; {
