@@ -140,7 +140,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 	for {
 		t, turn, err := a.awaitTurn(ctx)
 		if err == nil && t == nil && h.pool.keeps(&a.req) {
-			t, turn = a.takeKept() // a delegate finds itself in the way
+			t, turn = a.takeKept() // for a call that does not wait in memory
 		}
 		if err == nil && t == nil {
 			t, err = h.acquireFromService(ctx, a)
@@ -155,7 +155,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost)):
-			// The node may still be on the way out.
+			// It is too late to queue again.
 			return a.describeBlocker(ctx, err)
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
@@ -165,8 +165,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 	}
 }
 
-// acquireFromService waits for the lock in the service's queue: the one place where
-// handles and recipes meet.
+// acquireFromService waits for the lock in the service's queue, as the lock's recipe says.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
 	s, err := h.sessionFor(ctx, a)
 	if err != nil {
@@ -196,7 +195,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	if err != nil {
 		return nil, err
 	}
-	return newTenancy(a, s, a.req.queue(a.name), node, a.data), nil
+	return newTenancy(a, s, node), nil
 }
 
 // sessionFor returns the session of the place left by a delegate that gave up, or one for a
@@ -303,9 +302,7 @@ func (h *Handle) establish(ctx context.Context, t *tenancy, turn int, a *acquisi
 			return
 		}
 		// The pool or the handle is closed, or user code panics.
-		if t.leave(time.Time{}, nothingMore) == gaveBack { // passed on without a watch: the next holder watches at once
-			_ = t.removeNode(ctx) // continues in the background on failure
-		}
+		t.drop(ctx) // without a watch: the next holder watches at once
 		if reported {
 			held.telemetry.Withdraw()
 		}

@@ -245,7 +245,7 @@ func (a *acquisition) askForRoom(ctx context.Context, s *session) error {
 // refuseBehind returns the number of waiters among the contenders before the call, and an error
 // if they are too many.
 func (a *acquisition) refuseBehind(nodes []driver.Node) (waiters int, err error) {
-	waiters = len(recipe.Waiters(nodes))
+	waiters = len(nodes) - recipe.FirstWaiter(nodes)
 	if full := a.local.admission.refuse(waiters, a.pool.local.paceOf(a.name)); full != nil {
 		full.first = nodes[0]
 		return 0, full

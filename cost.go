@@ -3,6 +3,7 @@ package lockpool
 // This file has what waits and holds cost, by lock and by line of the program.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ type Cost struct {
 // for locks, and removes the publication an hour after the last such minute. The pool knows the
 // 100 most expensive pairs of a lock and a line, in about 0.3 MB at most (the space-saving sketch
 // of Metwally, Agrawal and El Abbadi), and publishes the 20 or so that fit into a node. Of the calls
-// that wait shortly in memory, one in 64 counts for all. A pool without links (see [WithTraceLinks])
+// that wait shortly in memory or take a kept lock, one in 64 counts for all. A pool without links (see [WithTraceLinks])
 // publishes nothing.
 //
 // Costs reads a node for each pool. Without the right to read one, the error wraps
@@ -108,6 +109,15 @@ func (a *acquisition) weigh() (weight int32) {
 	}
 	a.weighed = true
 	return a.weight
+}
+
+// sampleKept makes one in costSample turns of kept locks, taken without an acquisition, count for all.
+func (p *Pool) sampleKept(h *hold) {
+	if p.telemetry.NoLinks || rand.Uint32N(costSample) > 0 {
+		return
+	}
+	h.cost.at, h.cost.weight = cmp.Or(h.cost.at, callSite()), costSample
+	p.costs.add(costLine{lock: h.name, kind: h.kind.String(), at: h.cost.at}, nodedata.Cost{Asks: 1}, costSample)
 }
 
 // account adds what the acquisition has cost.

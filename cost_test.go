@@ -105,27 +105,32 @@ func TestCostsOfManyLocks(t *testing.T) {
 	})
 }
 
-// Of the short turns in memory one in 64 counts, for all of them.
+// Of the short turns in memory, and of the turns of a kept lock, one in 64 counts, for all of them.
 func TestCostsOfShortTurns(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {
-		pool := bubblePool(t, server)
+		pool := bubblePool(t, server, lockpool.WithKeptLocks(0, 0))
 		const callers, turns = 5, 8000
 		for range callers {
 			go take(t, time.Millisecond, turns, "a", pool)
 		}
+		go take(t, time.Millisecond, callers*turns, "kept", pool)
 		time.Sleep(time.Duration(callers*turns) * time.Millisecond)
 		time.Sleep(2 * time.Minute)
 		all, err := pool.Costs(t.Context())
 		require.NoError(t, err)
 		require.Len(t, all, 1)
-		holds, held, waited := 0.0, time.Duration(0), time.Duration(0)
+		sums := map[string]lockpool.Cost{}
 		for _, c := range all[0].Costs {
-			holds, held, waited = holds+c.Holds, held+c.Held, waited+c.Waited
+			sum := sums[c.Lock]
+			sum.Holds, sum.Held, sum.Waited = sum.Holds+c.Holds, sum.Held+c.Held, sum.Waited+c.Waited
+			sums[c.Lock] = sum
 			require.Contains(t, c.At, "cost_test.go")
 		}
-		require.InEpsilon(t, callers*turns, holds, 0.25)
-		require.InEpsilon(t, callers*turns*time.Millisecond, held, 0.25)
-		require.InEpsilon(t, (callers-1)*callers*turns*time.Millisecond, waited, 0.25)
+		for _, name := range []string{"a", "kept"} {
+			require.InEpsilon(t, callers*turns, sums[name].Holds, 0.25)
+			require.InEpsilon(t, callers*turns*time.Millisecond, sums[name].Held, 0.25)
+		}
+		require.InEpsilon(t, (callers-1)*callers*turns*time.Millisecond, sums["a"].Waited, 0.25)
 	})
 }
 

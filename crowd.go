@@ -18,7 +18,7 @@ import (
 // reported. So only a lock with long waits costs a request.
 const reportEvery = time.Second
 
-// crowds are what the pool reports. report is called once in reportEvery as long as calls wait.
+// crowds are what the pool reports.
 func (ls *localQueues) crowds(now time.Time) (found []nodedata.Crowd) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *turns) hasLasted() bool {
 
 // isPassedOn reports whether the holder is another call than the one that the node names.
 func (t *turns) isPassedOn() bool {
-	return (t.last > 0 || t.tookOver) && t.holders > 0 && !t.isAtRest()
+	return (t.last > 0 || t.tookOver) && t.holders > 0
 }
 
 // reportSoon lets the pool report, unless it is about to. The caller holds mu.

@@ -47,8 +47,8 @@ const (
 // error if different, and ErrLockLost if the lock was lost before lead returned. The error
 // wraps ErrNotAcquired if lead was never called, and only then. Elect also returns errors
 // beyond another attempt: ErrPoolClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission,
-// ErrDeadlock and ErrSequenceExhausted from the request for the lock, and, before the first
-// session, a permanent refusal by the servers. If lead panics, Elect unlocks, and the panic
+// ErrDeadlock, ErrSequenceExhausted or a refused option from the request for the lock, and, before
+// the first session, a permanent refusal by the servers. If lead panics, Elect unlocks, and the panic
 // goes on.
 //
 // An election has one leader, and candidates wait as long as they stand: the options Shared

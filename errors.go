@@ -105,8 +105,8 @@ var (
 	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the
 	// lock: the service's counter is exhausted (2147483647). Nothing was granted. To
 	// start the counter over, remove the lock's node while the lock has neither holders
-	// nor waiters. The pool logs a warning 100 million locks before the counter is
-	// exhausted.
+	// nor waiters. A warning is logged (zookeeper.Config.Logger) 100 million locks before
+	// the counter is exhausted.
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
 

@@ -13,7 +13,7 @@ import (
 
 // The order of locks is Handle.mu, Pool.mu, localQueues.mu, and then one of life.mu (before
 // alarms.mu), heldNode.mu, progress.mu and costs.mu. The mutexes of nested waits come after
-// Handle.mu. None is held during a request, during a wait, or while user code runs.
+// Handle.mu, and those of views and watches last. None is held during a request, during a wait, or while user code runs.
 
 // Handle is one holder of locks. A Handle can lock again what it holds, deeper in the code,
 // without waiting; see [Lock]. Create one with [Pool.Handle].

@@ -445,7 +445,7 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 		left = h.leave(cause, nothingMore) // even without a watch: the next holder watches at once (tenancy.add)
 	}
 	if r.asked = left == gaveBack; r.asked {
-		r.conclude(wait, t.removeNode(wait))
+		r.conclude(wait, t.giveBack(wait))
 		return r
 	}
 	h.handle.mu.Lock()
@@ -465,7 +465,7 @@ func (h *hold) leave(cause error, known knowledge) leaving {
 		until = h.until
 		h.handle.mu.Unlock()
 	}
-	return h.tenancy.leave(until, known)
+	return h.tenancy.pool.local.leave(&h.tenancy.turns, until, known)
 }
 
 // holdAtLeast applies HoldAtLeast to the hold that the lock is an entry of.
@@ -538,8 +538,8 @@ func (h *hold) reportEnd(cause error) {
 	h.telemetry.End(h.life.began, h.life.ended, h.knownToken(), lost)
 }
 
-// addHold registers a hold, unless the pool is closed or the hold's lock was lost; and the
-// tenancy, if the tenancy has no other hold now.
+// addHold registers a hold, and with the first hold the tenancy, unless the pool is closed or the
+// lock was lost.
 func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

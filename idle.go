@@ -82,14 +82,14 @@ func (t *tenancy) endRest() {
 	p.mu.Lock()
 	p.noteDrained()
 	p.mu.Unlock()
-	t.after(left)
+	t.after(canceled, left)
 }
 
 func (ls *localQueues) endRest(t *turns) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if t.state != atRest || t.isAtRest() { // a reader has come, or has left again
-		return passedOn
+	if t.state != atRest || t.hasTimeLeft() { // a reader has come, or has left again
+		return stays
 	}
 	t.endIdle()
 	t.advance()

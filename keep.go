@@ -6,6 +6,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -54,17 +55,18 @@ type habit struct {
 
 const (
 	mostNeeded  = 1024
-	worthwhile  = 4 // turns of a kept lock that make up for the cost
-	mostLooks   = 8 // at a queue for readers that come and go, between two turns
-	habitFactor = 4 // habits remembered for each kept lock
+	worthwhile  = 4  // turns of a kept lock that make up for the cost
+	mostLooks   = 8  // at a queue for readers that come and go, between two turns
+	habitFactor = 4  // habits remembered for each kept lock
+	atOnce      = 16 // removals of kept locks: a call sends its request behind these
 )
 
 // noteUse records the use of a lock by a new node of the pool. next reports whether no other
 // client has joined between two nodes.
-func (ls *localQueues) noteUse(t *turns, name string, node driver.Node, next func(before, after driver.Node) bool) {
+func (ls *localQueues) noteUse(t *turns, node driver.Node, next func(before, after driver.Node) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	k := &ls.keeping
+	k, name := &ls.keeping, t.tenancy.name
 	if k.habits == nil {
 		k.habits = map[string]habit{}
 	}
@@ -126,8 +128,8 @@ func (t *turns) hasPlace() bool {
 	return t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() == 0
 }
 
-// becomesKept makes a wanted lock without a holder a kept lock, and reports whether it did.
-func (t *turns) becomesKept() bool {
+// tryToKeep makes a wanted lock without a holder a kept lock, and reports whether it did.
+func (t *turns) tryToKeep() bool {
 	k := &t.all.keeping
 	if !t.isAlone() || !t.isWorthKeeping() {
 		return false
@@ -145,7 +147,7 @@ func (t *turns) becomesKept() bool {
 	}
 	if k.sweep == nil {
 		pool := t.tenancy.pool
-		k.sweep = time.AfterFunc(k.unused, func() { pool.giveBackKept(false) })
+		k.sweep = time.AfterFunc(k.unused, pool.giveBackKept)
 	}
 	if k.idle > k.most {
 		k.sweep.Reset(0)
@@ -189,7 +191,7 @@ func (ls *localQueues) recall(t *turns, asked bool) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if t.ended {
-		return passedOn
+		return stays
 	}
 	if t.joins != nil && t.wanted { // for the first time
 		ls.keeping.noteEnd(t)
@@ -200,17 +202,17 @@ func (ls *localQueues) recall(t *turns, asked bool) leaving {
 	t.wanted, t.stopped = false, true
 	if t.state != isKept {
 		t.advance()
-		return passedOn
+		return stays
 	}
 	t.end()
 	return gaveBack
 }
 
-// due returns the kept locks that have been unused for too long, or that are too many, which
-// have ended.
+// due ends the turns of kept locks that have been unused for too long, or that are too many, and
+// returns the tenancies, a few.
 func (k *keeping) due() (due []*tenancy) {
 	now := time.Now()
-	for busy := 0; busy < k.order.Len(); {
+	for busy := 0; busy < k.order.Len() && len(due) < atOnce; {
 		t := k.order.Front().Value.(*turns)
 		switch {
 		case t.state != isKept:
@@ -232,19 +234,35 @@ func (k *keeping) due() (due []*tenancy) {
 	return due
 }
 
-// giveBackKept gives back the kept locks that have been unused for too long, or are too many. If
-// closes is true, these are all, and the pool keeps none from now on.
-func (p *Pool) giveBackKept(closes bool) {
+// keepNone ends keeping for Shutdown, which does not wait for the kept locks to be given back.
+func (p *Pool) keepNone() {
+	p.local.mu.Lock()
+	defer p.local.mu.Unlock()
+	p.local.keeping.closed = true
+	if p.local.keeping.sweep != nil {
+		p.local.keeping.sweep.Reset(0)
+	}
+}
+
+// giveBackKept gives back the kept locks that have been unused for too long, or are too many: all
+// of them after keepNone.
+func (p *Pool) giveBackKept() {
 	if !p.begin() {
 		return
 	}
 	defer p.work.Done()
-	p.local.mu.Lock()
-	p.local.keeping.closed = p.local.keeping.closed || closes
-	due := p.local.keeping.due()
-	p.local.mu.Unlock()
-	for _, t := range due {
-		t.after(gaveBack)
+	for {
+		p.local.mu.Lock()
+		due := p.local.keeping.due()
+		p.local.mu.Unlock()
+		if len(due) == 0 {
+			return
+		}
+		var removals sync.WaitGroup
+		for _, t := range due {
+			removals.Go(func() { _ = t.giveBack(canceled) })
+		}
+		removals.Wait()
 	}
 }
 
@@ -259,10 +277,15 @@ func (t *tenancy) keep(ctx context.Context) {
 		return
 	}
 	var joins *driver.Watch
-	if t.mark(ctx, nodedata.Kept(t.data)) == nil { // first, because the watch may fire for each change
-		if joins, _ = t.watchJoins(ctx); joins == nil {
-			_ = t.mark(ctx, t.data)
-		}
+	err := t.mark(ctx, nodedata.Kept(t.data)) // first, because the watch may fire for each change
+	if err == nil {
+		joins, _ = t.watchJoins(ctx)
+	}
+	if mayBeMarked := err == nil || ctx.Err() != nil; mayBeMarked && joins == nil && t.pool.begin() {
+		go func() { // ends when the service has answered, or with the session
+			defer t.pool.work.Done()
+			_ = t.mark(context.Background(), t.data)
+		}()
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -323,7 +346,7 @@ func (t *tenancy) joined(joins *driver.Watch) {
 		}
 	}
 	left := t.pool.local.recall(&t.turns, asked)
-	t.after(left)
+	t.after(canceled, left)
 	if left != gaveBack {
 		_ = t.mark(context.Background(), t.data) // so that tries do not wait for an answer
 	}
@@ -385,31 +408,43 @@ func (h *Handle) enterKept(ctx context.Context, name string, req *request, l *Lo
 		return false, nil
 	}
 	held := newHold(h, name, req, t.tenancy, turn)
-	established, reported := false, false
+	p.sampleKept(held)
+	established, returned := false, false
 	defer func() {
-		if !established {
-			t.tenancy.drop()
-			if reported {
-				held.telemetry.Withdraw()
-			}
+		switch {
+		case !established:
+			t.tenancy.drop(canceled)
+		case !returned: // user code panics, so the caller cannot unlock
+			_ = h.unlock(canceled, l)
 		}
 	}()
 	if err := t.tenancy.session.Alive(canceled); err != nil {
 		t.tenancy.endIfLost(err)
 		return false, nil // acquire asks
 	}
-	reported = true
+	defer func() {
+		if !established {
+			held.telemetry.Withdraw()
+		}
+	}()
 	held.telemetry.Begin(ctx, p.telemetry, held.lock(), false)
-	p.telemetry.AcquiredAtOnce(ctx, held.lock(), held.life.began)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.acquiring != nil { // the call has begun meanwhile
-		return true, ErrConcurrentUse
+	if err = h.registerAlone(held, req.shared, l); err == nil {
+		established = true
+		p.telemetry.AcquiredAtOnce(ctx, held.lock(), held.life.began)
 	}
-	err = h.register(held, req.shared, l)
+	returned = true
 	if errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost) {
 		return false, nil // the kept lock has been lost meanwhile
 	}
-	established = err == nil
 	return true, err
+}
+
+// registerAlone is register, unless an acquisition of the handle has begun meanwhile.
+func (h *Handle) registerAlone(held *hold, shared bool, l *Lock) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.acquiring != nil {
+		return ErrConcurrentUse
+	}
+	return h.register(held, shared, l)
 }

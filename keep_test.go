@@ -4,8 +4,10 @@ package lockpool_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,7 +48,7 @@ func TestRemovedKeptLockIsNotEntered(t *testing.T) {
 	})
 }
 
-// A call that finds a kept lock lost takes the lock anew.
+// A call that finds a kept lock lost takes the lock anew, and is one acquisition.
 func TestKeptLockLostMeanwhile(t *testing.T) {
 	for what, lose := range map[string]func(b *locktest.Bench, node string){
 		"node":    func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+node, -1)) },
@@ -64,17 +66,60 @@ func TestKeptLockLostMeanwhile(t *testing.T) {
 				})
 				l := b.Lock(p, "a")
 				require.EqualValues(t, 1, p.Stats().KeptTurns)
+				require.EqualValues(t, 3, meter.acquired.Load())
 				b.Unlock(l)
 			})
 		})
 	}
 }
 
-// interrupted is a meter that calls then before a lock is counted as held.
+// Shutdown gives many kept locks back together, not one after the other, and waits for none.
+func TestManyKeptLocksComeFree(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		const locks, grace = 320, 10 * time.Millisecond // of each removal, for the answer
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+		name := func(i int) string { return fmt.Sprintf("kept/%d", i) }
+		for i := range locks {
+			b.Unlock(b.Lock(p, name(i)))
+			b.Unlock(b.Lock(p, name(i)))
+		}
+		require.Equal(t, locks, p.Stats().Kept)
+		held := b.Lock(p, "held")
+		service := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(b.Ctx, time.Second)
+		defer cancel()
+		down := make(chan error)
+		go func() { down <- p.Shutdown(ctx) }()
+		b.Until(func() bool { return p.Stats().Kept == 0 }, "the locks are given back")
+		require.Less(t, time.Since(began), locks*grace/8)
+		require.ErrorIs(t, <-down, context.DeadlineExceeded)
+		require.Less(t, time.Since(began), 7*time.Second, "Close waits for 5 s")
+		service.Release()
+		require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrPoolClosed)
+	})
+}
+
+// interrupted is a meter that calls then before a lock is counted as held, and counts acquisitions.
 type interrupted struct {
 	metricnoop.Meter
-	then func()
+	then     func()
+	acquired atomic.Int64
 }
+
+func (m *interrupted) Float64Histogram(name string, _ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	if name != "lockpool.lock.wait.duration" {
+		return metricnoop.Float64Histogram{}, nil
+	}
+	return countingHistogram{on: m}, nil
+}
+
+type countingHistogram struct {
+	metricnoop.Float64Histogram
+	on *interrupted
+}
+
+func (h countingHistogram) Enabled(context.Context) bool { h.on.acquired.Add(1); return false }
 
 func (m *interrupted) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
 	return interruptedCounter{on: m}, nil

@@ -1,7 +1,8 @@
 package lockpool
 
 // This file has the queue of the calls of one process for one lock, which decides who has
-// the next turn. The queue knows no pool, and sends nothing.
+// the next turn. The queue asks the service one thing, through the tenancy: whether another
+// process waits.
 
 import (
 	"container/list"
@@ -24,7 +25,7 @@ const (
 )
 
 // localQueues are the queues of a pool. Their mutex guards the queues, the waiters and the
-// turns; only methods of localQueues call methods of the three.
+// turns, whose methods are called with mu held.
 type localQueues struct {
 	mu       sync.Mutex
 	most     int                    // turns of one tenancy
@@ -41,7 +42,7 @@ type localQueues struct {
 
 // A localQueue is where calls wait for one lock in memory, in the order in which they
 // asked. The first waiter either gets a turn or, without a turn, becomes the delegate, and
-// queues at the service for the next tenancy, in front of the other waiters. So the pool
+// queues at the service for the next tenancy, in front of the other waiters. So the queue
 // has at most one waiting node.
 //
 // Only calls of handles without a hold wait here. No call waits for such a call, so the
@@ -67,7 +68,7 @@ type localWaiter struct {
 	alone     bool // outside of the queue, or replaced as the delegate by another call
 	hasSlot   bool // not waiting for a free handle
 	hasWaited bool // waited in memory, or lost the place at the service
-	wasKept   bool // waited in memory behind a holder
+	blocked   bool // by a holder, until the call became the delegate
 	revoked   bool // during the wait
 	queue     *localQueue
 	place     *place // for the delegate to take over; nil if there is none
@@ -100,7 +101,7 @@ type turns struct {
 
 	last     int                // turn of the newest holder
 	seen     int                // last, at the last report
-	holders  int                // present holders, some of them at rest
+	holders  int                // present holders
 	holder   *trace.SpanContext // of the newest holder's request, or nil
 	at       string             // where the newest holder's request was made
 	asked    time.Time          // when it was made; zero if not known
@@ -248,8 +249,8 @@ func (q *localQueue) advance() {
 		w, t := q.first(), q.turns
 		switch {
 		case t == nil || !t.hasOneFor(w):
-			q.delegate, w.wasKept = w, t != nil
-		case t.holders == 0 && !t.isAtRest() || t.shared:
+			q.delegate, w.blocked = w, t != nil
+		case t.holders == 0 && !t.hasTimeLeft() || t.shared:
 			w.turns, w.turn = t, t.take(w)
 			if t.shared { // readers that follow each other keep the lock from writers
 				t.awaitExpiry()
@@ -378,10 +379,10 @@ func (ls *localQueues) change(t *turns, change func()) {
 func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	becomesKept := t.wanted && t.mayBecomeKept()
+	mayStay := t.wanted && t.mayBecomeKept()
 	switch {
 	case known == nothingMore, t.ended:
-	case becomesKept && t.joins == nil, known == nothing && (becomesKept || t.passesOn() || time.Now().Before(until) || t.isAtRest()):
+	case mayStay && t.joins == nil, known == nothing && (mayStay || t.passesOn() || time.Now().Before(until) || t.hasTimeLeft()):
 		return notYet
 	}
 	if until.After(t.restUntil) {
@@ -395,8 +396,8 @@ func (ls *localQueues) leave(t *turns, until time.Time, known knowledge) leaving
 	return t.settle()
 }
 
-// isAtRest reports whether the lock is not to come free yet.
-func (t *turns) isAtRest() bool {
+// hasTimeLeft reports whether the lock is not to come free yet (HoldAtLeast).
+func (t *turns) hasTimeLeft() bool {
 	return !t.ended && !t.restUntil.IsZero() && time.Now().Before(t.restUntil)
 }
 
@@ -404,12 +405,12 @@ func (t *turns) isAtRest() bool {
 func (t *turns) settle() leaving {
 	switch {
 	case t.holders > 0:
-		return passedOn
-	case t.isAtRest():
+		return stays
+	case t.hasTimeLeft():
 		t.beginRest()
-		return rested
-	case t.wanted && t.becomesKept():
-		return staysKept
+		return stays
+	case t.wanted && t.tryToKeep():
+		return stays
 	}
 	t.end()
 	return gaveBack

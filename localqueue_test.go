@@ -74,10 +74,10 @@ func TestWritersHaveTurnsInTheirOrder(t *testing.T) {
 		turns := q.grant(first)
 		q.wait(second, third)
 		require.Equal(t, notYet, q.leave(turns, time.Time{}, nothing), "it would pass the lock on")
-		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
+		require.Equal(t, stays, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 1, second)
 		q.wait(third)
-		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
+		require.Equal(t, stays, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 2, third)
 		require.Equal(t, gaveBack, q.leave(turns, time.Time{}, nothing))
 		require.Empty(t, q.byName)
@@ -102,7 +102,7 @@ func TestTurnsAreBoundedInNumber(t *testing.T) {
 		turns := q.grant(q.writer())
 		for turn := range 3 {
 			w := q.writer()
-			require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
+			require.Equal(t, stays, q.leave(turns, time.Time{}, isWatched))
 			q.has(turns, turn+1, w)
 		}
 		next := q.writer()
@@ -208,7 +208,7 @@ func TestCallsQueueByTheTimeOfTheirRequest(t *testing.T) {
 		early := &localWaiter{began: q.began}
 		late := q.writer()
 		q.localQueues.join("a", early)
-		require.Equal(t, passedOn, q.leave(turns, time.Time{}, isWatched))
+		require.Equal(t, stays, q.leave(turns, time.Time{}, isWatched))
 		q.has(turns, 1, early)
 		q.wait(late)
 		require.Same(t, turns, q.giveUp(early), "it has a turn by now")

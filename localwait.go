@@ -64,8 +64,8 @@ func (a *acquisition) awaitLocally(ctx context.Context, w *localWaiter) error {
 	for {
 		select {
 		case <-w.done:
-			if w.wasKept {
-				a.progress.kept()
+			if w.blocked {
+				a.progress.blockedUntilNow()
 			}
 			return nil
 		case <-long:
@@ -93,7 +93,7 @@ func (a *acquisition) joinLocally() *localWaiter {
 // giveUpTurn gives up the place in the queue, or what the call has got meanwhile.
 func (a *acquisition) giveUpTurn() {
 	if got := a.pool.local.giveUp(&a.local); got != nil { // a delegate has got nothing: see resign
-		got.tenancy.drop()
+		got.tenancy.drop(canceled)
 	}
 }
 

@@ -160,7 +160,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 					for j := range q.Contenders {
 						c := &q.Contenders[j]
 						c.Ended = len(c.Record.Holds) > 0 && w.pool.hasEnded(q.Lock, c.Record.Ask)
-						if j > 0 || q.Name == waitsFor(q.Lock) { // may wait
+						if j > 0 || q.Name == waitgraph.Waits(q.Lock) { // may wait
 							add(c.Record.Holds)
 						}
 					}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 	"github.com/lockpool/lockpool/recipe"
 )
 
@@ -152,8 +153,7 @@ func (w *nestedWait) encode() []byte {
 			named = slices.Concat(named[:i], named[i+1:])
 		}
 	}
-	data, _ := nodedata.WithHolds(w.base, named, w.pool.cfg.checkAfter == 0, w.age, most)
-	return data
+	return nodedata.WithHolds(w.base, named, w.pool.cfg.checkAfter == 0, w.age, most)
 }
 
 func (w *nestedWait) dataNow() []byte {
@@ -311,7 +311,7 @@ func (w *nestedWait) locate(node driver.Node) driver.Located {
 	queue := w.name
 	switch {
 	case w.req.plain:
-		queue = waitsFor(queue)
+		queue = waitgraph.Waits(queue)
 	case node.Kind == driver.Permit:
 		queue += "/" + driver.Leases
 	case w.req.permits > 0:
@@ -375,9 +375,6 @@ func (w *nestedWait) waiting(now recipe.Wait) {
 	}
 }
 
-// waitsFor returns the queue of the nodes for nested waits on a plain lock.
-func waitsFor(name string) string { return driver.Waits + "/" + name }
-
 // show creates a node to show a wait for a plain lock, for as long as the wait lasts: the
 // recipe of plain locks has no nodes of waiters.
 func (w *nestedWait) show() error {
@@ -388,7 +385,7 @@ func (w *nestedWait) show() error {
 	if w.shown {
 		return nil
 	}
-	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: w.dataNow()})
+	joined, err := w.on.Join(w.ctx, waitgraph.Waits(w.name), driver.Request{Kind: driver.Exclusive, Data: w.dataNow()})
 	if err != nil {
 		return err
 	}
@@ -397,10 +394,10 @@ func (w *nestedWait) show() error {
 	context.AfterFunc(w.ctx, func() {
 		if w.pool.begin() { // or else the node goes with the session
 			defer w.pool.work.Done()
-			_ = w.on.Leave(canceled, waitsFor(w.name), joined.Node) // continues in the background
+			_ = w.on.Leave(canceled, waitgraph.Waits(w.name), joined.Node) // continues in the background
 		}
 	})
-	watches, err := w.on.Watch(w.ctx, waitsFor(w.name), joined.Node)
+	watches, err := w.on.Watch(w.ctx, waitgraph.Waits(w.name), joined.Node)
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -33,8 +33,9 @@ const (
 //		...
 //	}
 //
-// Each value is what [Pool.Queue] returns, without the waiters after the first one; a free
-// lock has no contenders. Handles that pass the lock on in memory (see [WithLocalTurns])
+// Each value is what the nodes say: what [Pool.Queue] returns without the waiters after the
+// first one, and without the reports of other pools (Callers, and the call of the present turn). A
+// free lock has no contenders. Handles that pass the lock on in memory (see [WithLocalTurns])
 // are one contender. Foreign is as it was at the last change of the others. The service
 // tells of changes; Observe does not poll.
 //
@@ -225,12 +226,8 @@ func withoutRest(found []*waitgraph.Contender) (head []*waitgraph.Contender) {
 
 // untilFirstWaiter is the head of a queue up to the first waiter.
 func untilFirstWaiter(queue []driver.Node) (n int, complete bool) {
-	for i, node := range queue {
-		if len(recipe.RuleOf(node.Kind)(queue, i)) > 0 {
-			return i + 1, true
-		}
-	}
-	return len(queue), false
+	first := recipe.FirstWaiter(queue)
+	return min(first+1, len(queue)), first < len(queue)
 }
 
 // onlyFirst is the head of a semaphore's guards: the first one alone may add leases.

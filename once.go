@@ -236,7 +236,7 @@ func (j *jobRun) finish(ctx context.Context, l *Lock) error {
 	if err := h.stayFor(l.entry); err != nil {
 		return fmt.Errorf("the run was not recorded as finished: %w", err)
 	}
-	defer t.drop()
+	defer t.drop(canceled)
 	wait, cancel := outlasting(ctx, closeTimeout)
 	defer cancel()
 	node, err := t.current(wait)

@@ -74,7 +74,7 @@ func newConfig(opts []Option) (config, error) {
 }
 
 // WithMaxSessions limits the sessions (connections) with the service that the pool opens to
-// n, which must be at least 1. The default is 4. Handles share them: a session carries 32
+// n, from 1 to 1,000. The default is 4. Handles share them: a session carries 32
 // handles before another is opened, and the waiters for an exclusive lock meet on one. ZooKeeper
 // servers accept 60 connections from one address unless configured otherwise. Sessions with a
 // node that the service refuses to remove do not count; they end when nothing else is held there.
@@ -88,7 +88,7 @@ func WithMaxSessions(n int) Option {
 	}
 }
 
-// WithMaxHandles limits the handles that exist at one time to n, which must be at least 1.
+// WithMaxHandles limits the handles that exist at one time to n, from 1 to 1<<30.
 // The default is 10,000. Counted are the handles of Pool.Handle, and of the holders and
 // waiters of Pool.Lock and Pool.Do. Further callers block until a handle is returned.
 // Callers of Pool.Lock that wait for another one in memory (see [WithLocalTurns]), and get
@@ -107,7 +107,8 @@ func WithMaxHandles(n int) Option {
 // WithLocalTurns bounds how many turns in succession the pool's handles may have with a
 // lock before the pool gives the lock back to the service: n, at most 1023, or as many as
 // begin within 100 ms or, while another pool waits, within ten times what an acquisition
-// costs (5 ms at least, and seen after twice as long at most). The default is 1000. With 0, each handle queues at the service.
+// costs, at least 5 ms. (Another pool that begins to wait is noticed after twice that time at
+// most.) The default is 1000. With 0, each handle queues at the service.
 //
 // Handles of one pool pass a lock on in memory, without a request: one acquires the lock
 // from the service, and the others wait in the order in which they asked. When the turns or
@@ -118,7 +119,7 @@ func WithMaxHandles(n int) Option {
 // at most 100 ms.
 //
 // A handle that holds another lock queues at the service by itself, as do semaphores,
-// plain locks, and calls that do not wait.
+// plain locks, Once, and calls that do not wait.
 func WithLocalTurns(n int) Option {
 	return func(c *config) error {
 		if n < 0 || n > maxTurns {

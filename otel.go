@@ -36,9 +36,9 @@ func WithMeterProvider(mp metric.MeterProvider) Option {
 	}
 }
 
-// WithLogger sets the logger for the pool's warnings about lost locks, long waits and
-// deadlocks. The default is slog.Default(). Nil is ignored. The logger's handler must not
-// close the pool.
+// WithLogger sets the logger for the pool's warnings, as about lost locks, long waits and
+// deadlocks. (The driver has a logger of its own.) The default is slog.Default(). Nil is ignored.
+// The logger's handler must not close the pool.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l != nil {

@@ -48,7 +48,7 @@ func uninstrumented(t testing.TB) (*Pool, *session) {
 
 func newTestHold(h *Handle, s *session) *hold {
 	a := &acquisition{pool: h.pool, name: "a", req: request{op: opLock}}
-	held := newHold(h, a.name, &a.req, newTenancy(a, s, "a", driver.Node{}, nil), 0)
+	held := newHold(h, a.name, &a.req, newTenancy(a, s, driver.Node{}), 0)
 	held.telemetry.Begin(context.Background(), h.pool.telemetry, a.lock(), true)
 	return held
 }

@@ -290,7 +290,7 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	refuseNil(ctx)
 	p.refuse(ErrPoolClosed)
 	p.abandonAcquisitions(false) // handles with locks may take more in order to finish
-	p.giveBackKept(true)
+	p.keepNone()
 	p.mu.Lock()
 	if p.drained == nil {
 		p.drained = make(chan struct{})

@@ -63,8 +63,8 @@ func (p *progress) waitsBehind(w recipe.Wait) {
 	p.behind, p.blocked = &w, time.Now()
 }
 
-// kept is called after a wait in memory behind a holder.
-func (p *progress) kept() {
+// blockedUntilNow is called after a wait in memory behind a holder.
+func (p *progress) blockedUntilNow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.blocked = time.Now()

@@ -243,7 +243,7 @@ func (r *request) kind() driver.Kind {
 
 // keeps reports whether the pool may keep the lock that a request asks for (WithKeptLocks).
 func (p *Pool) keeps(r *request) bool {
-	return p.local.keeping.most > 0 && (r.op == opLock || r.op == opLockAll) && !r.plain
+	return p.local.keeping.most > 0 && p.local.most > 1 && (r.op == opLock || r.op == opLockAll) && !r.plain
 }
 
 // recipe returns the recipe for the request.

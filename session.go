@@ -451,9 +451,11 @@ func (p *Pool) watchSession(s *session) {
 		all := slices.Concat(slices.Collect(maps.Values(s.tenancies))...)
 		p.closeIfIdle(s)
 		p.mu.Unlock()
-		for _, t := range all {
-			t.after(p.local.recall(&t.turns, false))
-		}
+		p.work.Go(func() { // a loss of the session is not to wait for the removals
+			for _, t := range all {
+				t.after(canceled, p.local.recall(&t.turns, false))
+			}
+		})
 		<-s.Done()
 	case <-s.Done():
 	}

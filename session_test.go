@@ -71,7 +71,7 @@ func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	p := &Pool{alive: context.Background()}
 	p.closeIfIdle(retired)
 	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
-	h := newHold(&Handle{pool: p}, a.name, &a.req, newTenancy(a, retired, "a", driver.Node{}, nil), 0)
+	h := newHold(&Handle{pool: p}, a.name, &a.req, newTenancy(a, retired, driver.Node{}), 0)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
 	p.closeIfIdle(retired) // a second call closes nothing

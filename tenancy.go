@@ -64,16 +64,16 @@ type tenancy struct {
 	revoked   bool
 }
 
-func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
+func newTenancy(a *acquisition, s *session, node driver.Node) *tenancy {
 	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
 	t.turns = turns{tenancy: t, all: &a.pool.local, retired: &s.retired, holders: 1, holder: a.local.span, at: a.local.at, asked: a.local.began, tookOver: a.tookOver, revocable: a.req.revocable, shared: a.req.shared, share: s.share()}
-	t.session, t.queue, t.node, t.data = s, queue, node, data
+	t.session, t.queue, t.node, t.data = s, a.req.queue(a.name), node, a.data
 	if !a.local.alone {
 		t.turns.queue = a.local.queue
 	}
 	a.again = a.pool.costs.follows(a.name, node, s)
 	if a.pool.keeps(&a.req) {
-		a.pool.local.noteUse(&t.turns, queue, node, s.areNeighbors)
+		a.pool.local.noteUse(&t.turns, node, s.areNeighbors)
 	}
 	return t
 }
@@ -122,11 +122,9 @@ func (t *tenancy) anotherWaits(until time.Time) bool {
 type leaving int
 
 const (
-	notYet    leaving = iota // the turn has not ended: the service must be asked first
-	rested                   // nobody gets the lock before its time (HoldAtLeast)
-	staysKept                // the next handle of the pool that asks gets the lock (WithKeptLocks)
-	passedOn                 // other handles of the pool have the lock
-	gaveBack                 // no handle has the lock: the caller removes the node
+	notYet   leaving = iota // the turn has not ended: the service must be asked first
+	stays                   // the node does: other handles of the pool have the lock, or may get it
+	gaveBack                // the turns are over: the caller gives the node back
 )
 
 // knowledge is what is known of a lock whose holder leaves.
@@ -145,24 +143,22 @@ func watchedIf(watched bool) knowledge {
 	return nothing
 }
 
-// leave ends the turn of a holder whose lock is not to come free before the given time.
-func (t *tenancy) leave(until time.Time, known knowledge) leaving {
-	left := t.pool.local.leave(&t.turns, until, known)
-	if left == gaveBack {
-		t.end()
-	}
-	return left
+// drop ends the turn of a holder, as after does the rest.
+func (t *tenancy) drop(ctx context.Context) {
+	t.after(ctx, t.pool.local.leave(&t.turns, time.Time{}, nothingMore))
 }
 
-// drop ends the turn of a holder, and waits for no answer.
-func (t *tenancy) drop() { t.after(t.leave(time.Time{}, nothingMore)) }
-
-// after does what is left to be done when a holder has left, and waits for no answer.
-func (t *tenancy) after(left leaving) {
+// after does what is left to be done when a holder has left. ctx bounds the wait, as in giveBack.
+func (t *tenancy) after(ctx context.Context, left leaving) {
 	if left == gaveBack {
-		t.end()
-		_ = t.removeNode(canceled) // continues in the background
+		_ = t.giveBack(ctx) // continues in the background on failure
 	}
+}
+
+// giveBack closes the tenancy, and removes the node.
+func (t *tenancy) giveBack(ctx context.Context) error {
+	t.end()
+	return t.removeNode(ctx)
 }
 
 // close ends the tenancy, but no hold: the node is about to be removed, or lost. close reports
@@ -321,7 +317,7 @@ func (t *tenancy) revoke() {
 	for _, h := range holds {
 		h.life.revoke()
 	}
-	t.after(t.pool.local.recall(&t.turns, false))
+	t.after(canceled, t.pool.local.recall(&t.turns, false))
 }
 
 // endIfLost ends the tenancy and its holds if err, of a request about its node, means

@@ -32,8 +32,8 @@ func readWaits(ctx context.Context, s *session, name string, read readFunc) (que
 		}
 	case len(queues[0].Contenders) == 1 && queues[0].Contenders[0].Node.Kind == driver.Plain:
 		var waits []driver.Contender
-		waits, _, err = read(waitsFor(name), everybody)
-		queues = append(queues, waitgraph.Read(name, waitsFor(name), waits))
+		waits, _, err = read(waitgraph.Waits(name), everybody)
+		queues = append(queues, waitgraph.Read(name, waitgraph.Waits(name), waits))
 	}
 	return queues, others, err
 }

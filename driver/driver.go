@@ -201,8 +201,8 @@ type Connector interface {
 // session are removed. A Session is safe for concurrent use. The package's documentation
 // contains the laws for the methods.
 type Session interface {
-	// Join creates a node at the end of the queue, and the queue itself if necessary. Join
-	// does not retain r.Data.
+	// Join creates a node at the end of the queue, and the queue itself if necessary. An
+	// abandoned Join may still read r.Data, which the caller does not change.
 	Join(ctx context.Context, queue string, r Request) (Joined, error)
 
 	// List returns the contenders in the queue, in the order of joining, without other

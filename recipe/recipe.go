@@ -2,7 +2,7 @@
 // driver: a [Rule] for each kind of lock, and one waiting loop.
 //
 // The recipe is ZooKeeper's own: join the queue with a node of the session, list the queue,
-// and while another contender blocks, watch the blocking node and no other, so the removal
+// and while other contenders block, watch the nearest of the blocking nodes, so the removal
 // of a node wakes only the contenders concerned
 // (https://zookeeper.apache.org/doc/current/recipes.html, "Locks"). Expressing a recipe as
 // a predicate over the sorted queue is Apache Curator's idea (LockInternalsDriver).
@@ -133,7 +133,7 @@ func (c *Claim) awaitKept(ctx context.Context, x *state) (gone bool, err error) 
 	obstacles = slices.Clone(obstacles)
 	slices.Reverse(obstacles) // the awaited one first: of several, mostly a waiter, which keeps nothing
 	var watches []*driver.Watch
-	for _, n := range []int{1, len(obstacles)} {
+	for _, n := range slices.Compact([]int{1, len(obstacles)}) {
 		watches, err = c.Session.Watch(ctx, c.Queue, obstacles[:n]...)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -147,7 +147,7 @@ func (c *Claim) awaitKept(ctx context.Context, x *state) (gone bool, err error) 
 			return false, nil
 		}
 	}
-	c.observeWait(ctx, x, append(slices.Clip(watches), driver.NewWatch()))
+	c.observeWait(ctx, x, watches[0].Data, 0)
 	patience := time.NewTimer(keptPatience)
 	defer patience.Stop()
 	for {
@@ -242,11 +242,15 @@ func (c *Claim) wait(ctx context.Context, x *state) (step, error) {
 		if err != nil {
 			return 0, err
 		}
+		own := watches[len(x.awaited):]
 		if behind != x.awaited[0] {
 			behind = x.awaited[0]
-			c.observeWait(ctx, x, watches)
+			created := int64(0)
+			if len(own) > 0 {
+				created = own[0].Created
+			}
+			c.observeWait(ctx, x, watches[0].Data, created)
 		}
-		own := watches[len(x.awaited):]
 		if c.Revocable && len(own) > 0 && own[0].Revoked {
 			return 0, ErrRevoked
 		}
@@ -307,17 +311,14 @@ func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) [
 }
 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. watches are on the awaited contenders, the last on the own node. The
-// watches are already set, so the request for the holder delays no event by more than a
-// round trip.
-func (c *Claim) observeWait(ctx context.Context, x *state, watches []*driver.Watch) {
+// know, the holder. data is stored in the nearest obstacle, and created is the own node's order
+// number, or 0. The watches are already set, so the request for the holder delays no event by
+// more than a round trip.
+func (c *Claim) observeWait(ctx context.Context, x *state, data []byte, created int64) {
 	if c.Observer == nil {
 		return
 	}
-	w := Wait{Queue: c.Queue, Behind: x.awaited[0], Data: watches[0].Data, Holder: x.head}
-	if x.self != (driver.Node{}) {
-		w.Created = watches[len(watches)-1].Created
-	}
+	w := Wait{Queue: c.Queue, Behind: x.awaited[0], Data: data, Created: created, Holder: x.head}
 	if c.Kind == driver.Guard { // the first guard waits for permits itself, or is about to get them
 		w.Holder = driver.Node{}
 	}

@@ -32,15 +32,15 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	return obstacles
 }
 
-// Waiters returns the contenders in the queue of an exclusive or shared lock that wait: all behind
-// the first one that is blocked.
-func Waiters(queue []driver.Node) []driver.Node {
+// FirstWaiter returns the place of the first waiter in the queue of an exclusive or shared lock, or
+// the length of the queue. All contenders behind the first waiter wait.
+func FirstWaiter(queue []driver.Node) int {
 	for i, n := range queue {
 		if len(RuleOf(n.Kind)(queue, i)) > 0 {
-			return queue[i:]
+			return i
 		}
 	}
-	return nil
+	return len(queue)
 }
 
 // Within is the rule of a semaphore: the permits of the contender and of all earlier ones

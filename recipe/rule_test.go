@@ -52,10 +52,10 @@ func TestWaitersAreThoseWithObstacles(t *testing.T) {
 		for i, k := range c.kinds {
 			queue = append(queue, driver.Node{Seq: int64(i), Kind: k})
 		}
-		require.Len(t, Waiters(queue), len(queue)-c.holders, c.kinds)
+		require.Equal(t, c.holders, FirstWaiter(queue), c.kinds)
 	}
 	downgraded := []driver.Node{{Seq: 1, Kind: driver.Convertible}, {Seq: 1, Kind: driver.Shared}, {Seq: 2}}
-	require.Equal(t, downgraded[2:], Waiters(downgraded))
+	require.Equal(t, 2, FirstWaiter(downgraded))
 }
 
 func TestWithinWaitsForAllHoldersThatMayMakeRoom(t *testing.T) {

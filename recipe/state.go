@@ -57,21 +57,20 @@ func (x *state) decide(queue []driver.Node) (step, error) {
 	}
 	obstacles := x.claim.Rule(queue, place)
 	switch {
-	case len(obstacles) > 0 && !x.admitted && x.claim.Admit != nil:
-		if err := x.claim.Admit(queue[:place]); err == nil {
-			x.admitted = true
-			return x.decide(queue)
-		} else if x.listed {
-			return 0, err
-		}
-		return lists, nil // some may be gone
-	case len(obstacles) > 0:
-		x.head, x.awaited = queue[0], x.nearest(obstacles)
-		return waits, nil
-	case x.listed: // and the own node was there
+	case len(obstacles) == 0 && x.listed: // and the own node was there
 		return holds, nil
+	case len(obstacles) == 0:
+		return lists, nil
+	case !x.admitted && x.claim.Admit != nil:
+		if err := x.claim.Admit(queue[:place]); err != nil && x.listed {
+			return 0, err
+		} else if err != nil {
+			return lists, nil // some may be gone
+		}
+		x.admitted = true
 	}
-	return lists, nil
+	x.head, x.awaited = queue[0], x.nearest(obstacles)
+	return waits, nil
 }
 
 // place returns the claim's place in a queue.

@@ -18,7 +18,7 @@ type connection struct {
 	id      int64         // of the session; 0 before there is one
 	timeout time.Duration // negotiated
 	link    *link         // the latest one; nil before the first
-	secret  func() []byte // what a handshake says of the session: timeout, ID and password
+	secret  func() []byte // what a handshake says of the session: timeout, ID and password; set before the first link
 	peer    string        // the server's address
 	keeper  bool          // the server is ClickHouse Keeper
 }

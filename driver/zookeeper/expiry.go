@@ -18,7 +18,7 @@ type expiry struct {
 	clock clock.Clock
 	lease lease
 
-	leaseChanged chan struct{} // filled by each handshake: the lease begins, or may end earlier
+	leaseChanged chan struct{} // filled by each handshake, and when idleness ends: the lease begins, or may end earlier
 	proofWanted  chan struct{} // filled when a proof may be due earlier: the clock is in doubt, or idleness ends
 	idleEnded    chan struct{} // filled when idleness ends
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
@@ -97,6 +97,17 @@ func (s *session) Alive(ctx context.Context) error {
 		return err
 	}
 	return checkEpoch(s.requests.lastSeen())
+}
+
+// use is called before each request but proofs, and before each grant: it ends idleness.
+func (s *session) use() {
+	e := &s.expiry
+	if !e.used.Load() {
+		e.used.Store(true) // before lease.use is read: rest reads in the other order
+	}
+	if e.lease.use.Load() != inUse {
+		s.endIdle()
+	}
 }
 
 // Lease implements driver.Session.

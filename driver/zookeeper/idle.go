@@ -42,17 +42,7 @@ const (
 // isIdle reports whether nothing depends on the session.
 func (e *expiry) isIdle() bool { return e.lease.use.Load() == idle }
 
-// use is called before each request but proofs, and before each grant: it ends idleness.
-func (s *session) use() {
-	e := &s.expiry
-	if !e.used.Load() {
-		e.used.Store(true) // before lease.use is read: rest reads in the other order
-	}
-	if e.lease.use.Load() != inUse {
-		s.endIdle()
-	}
-}
-
+// endIdle is called by use.
 func (s *session) endIdle() {
 	e := &s.expiry
 	e.lease.endIdle(e.clock.Read())

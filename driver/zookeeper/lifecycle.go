@@ -27,7 +27,7 @@ type lifecycle struct {
 
 	dialing    context.Context // ends when the client may make no further connection
 	endDialing context.CancelFunc
-	parked     context.Context // ends when the client waits for gone, in hosts.Next
+	parked     context.Context // ends when the client waits for quitting, in hosts.Next
 	park       context.CancelFunc
 	quitting   context.Context // ends when the client is being closed
 	quit       context.CancelFunc

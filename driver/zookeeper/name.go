@@ -51,7 +51,7 @@ func (c *Connector) CheckPermits(name string, n int) error {
 	return nil
 }
 
-// maxData is more than a pool stores in a node.
+// maxData is what a pool stores in a node with permits at most (nodedata.MaxLease).
 const maxData = 2 << 10
 
 // checkCharacters checks a path for characters that driver.CheckName allows and the server

@@ -88,11 +88,9 @@ func (s *session) recheck(target recheckTarget, watches []*watch) {
 	for _, w := range watches {
 		switch {
 		case hidden: // the waiters' own requests will show the error
-			s.watches.remove(w)
-			w.Fire(driver.Interrupted)
+			s.fireWatch(w, driver.Interrupted)
 		case err == nil && s.watches.at(w.paths[0]) == w && isGone(w):
-			s.watches.remove(w)
-			w.Fire(driver.Unnoticed)
+			s.fireWatch(w, driver.Unnoticed)
 			s.cfg.Logger.Warn("lockpool: the removal of a node, or a change of an observed queue, went unnoticed and was found by looking again; "+
 				"unless an ACL was changed, this is a bug: please report it", "path", w.paths[0], "session", s.Info().ID)
 		}

@@ -17,8 +17,8 @@ import (
 )
 
 // route decides which address is dialed next, in rounds: each round tries every address of
-// every server once. Only the client's connect loop and the relays awaited by the loop use
-// a route, so there is no mutex.
+// every server once. The client's connect loop, the relays awaited by the loop, and after the loop
+// a call of Close use a route, so there is no mutex.
 type route struct {
 	servers []string // host:port, in random order: the sessions of a server that goes spread
 	next    int      // the index of the next server

@@ -43,10 +43,10 @@ type session struct {
 	// guarding the data of this part only. No mutex is held during a request or a call into
 	// the client, nor while another mutex is taken, with these exceptions:
 	//
-	//	connection.mu before lease.mu    the lease begins when the session gets its ID
-	//	watches.mu    before calls.mu    no watch is added to a session that is over
-	//	calls.mu      before lease.mu    no call begins after the lease
-	//	fastpaths.mu  before a Watch's   a watch that has fired ends a fast path
+	//	connection.mu before lease.mu         the lease begins when the session gets its ID
+	//	connection.mu before asyncHandler.mu  a handshake logs what it learns
+	//	watches.mu    before calls.mu         no watch is added to a session that is over
+	//	calls.mu      before lease.mu         no call begins after the lease
 
 	settings            // connector.go: the configuration, and what sessions share
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine

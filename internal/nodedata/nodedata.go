@@ -128,10 +128,9 @@ func OfRun(data []byte, token int64) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"run":"%s"}`, token, uuid.NewString())
 }
 
-// WithHolds adds to the data of a node as many of the holds as fit into most bytes. It
-// returns how many fit. unchecked says that the request does not look for deadlocks. age is
+// WithHolds adds to the data of a node as many of the holds as fit into most bytes. unchecked says that the request does not look for deadlocks. age is
 // 0 without an earlier request.
-func WithHolds(data []byte, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
+func WithHolds(data []byte, holds []Hold, unchecked bool, age int64, most int) []byte {
 	data = data[: len(data)-1 : len(data)-1]
 	b := bytes.NewBuffer(slices.Grow(data, 100+100*len(holds)))
 	encoder := json.NewEncoder(b)
@@ -157,13 +156,12 @@ func WithHolds(data []byte, holds []Hold, unchecked bool, age int64, most int) (
 			break
 		}
 		before = ","
-		fit++
 	}
-	if fit > 0 {
+	if before == "," {
 		b.WriteByte(']')
 	}
 	b.WriteByte('}')
-	return b.Bytes(), fit
+	return b.Bytes()
 }
 
 const (

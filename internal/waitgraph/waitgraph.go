@@ -49,6 +49,9 @@ type Contender struct {
 	limit       int          // of a lease
 }
 
+// Waits returns the name of the queue of the nodes for nested waits on a plain lock.
+func Waits(lock string) string { return driver.Waits + "/" + lock }
+
 // Queue is one of the queues of a lock, in order.
 type Queue struct {
 	Lock, Name string
@@ -70,7 +73,7 @@ func (c *Contender) Kind() driver.Kind {
 	switch c.Queue {
 	case c.Lock:
 		return c.Node.Kind
-	case driver.Waits + "/" + c.Lock:
+	case Waits(c.Lock):
 		return driver.Plain
 	}
 	return driver.Permit
@@ -123,7 +126,7 @@ func New(queues []Queue) *Graph {
 	}
 	for _, q := range queues {
 		switch s := spans[q.Name]; q.Name {
-		case driver.Waits + "/" + q.Lock: // they wait for the holder, and not for each other
+		case Waits(q.Lock): // they wait for the holder, and not for each other
 			holder := spans[q.Lock]
 			for _, c := range g.all[s.first:s.end] {
 				c.Waits, c.first, c.ends = true, holder.first, holder.end
@@ -220,7 +223,7 @@ func (g *Graph) edges(set []bool) [][]*Contender {
 		}
 		switch c := g.all[q.first]; c.Queue {
 		case c.Lock + "/" + driver.Leases:
-		case driver.Waits + "/" + c.Lock:
+		case Waits(c.Lock):
 			for i := q.first; i < q.end; i++ {
 				to[i] = g.all[c.first:c.ends]
 			}
