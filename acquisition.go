@@ -245,12 +245,12 @@ func (a *acquisition) newClaim(ctx context.Context, s *session, nested *nestedWa
 		claim.Kept = isKeptNode
 	}
 	if !a.local.alone {
-		claim.Keep = func(node driver.Node) bool {
-			kept := local.passPlace(&a.local, &place{s, node, a.data})
-			if kept {
+		claim.PassOn = func(node driver.Node) bool {
+			passed := local.passPlace(&a.local, &place{s, node, a.data})
+			if passed {
 				a.PassedPlace()
 			}
-			return kept
+			return passed
 		}
 	}
 	if joins := node == (driver.Node{}); joins {

@@ -62,9 +62,9 @@ type Claim struct {
 	// the claim is to join.
 	Node driver.Node
 
-	// Keep, if not nil, is called when the claim fails because the context has ended. If
-	// Keep returns true, the node stays in the queue for another claim.
-	Keep func(driver.Node) bool
+	// PassOn, if not nil, is called when the claim fails because the context has ended. If
+	// PassOn returns true, the node stays in the queue for another claim.
+	PassOn func(driver.Node) bool
 }
 
 // Observer is notified of the progress of a claim, on the claiming goroutine.
@@ -93,7 +93,7 @@ type Wait struct {
 }
 
 // Acquire waits until the rule grants the lock and returns the holding node. If Acquire
-// returns an error, no node is left behind, unless Keep returned true; if the context ended
+// returns an error, no node is left behind, unless PassOn returned true; if the context ended
 // the wait, the error wraps the context's error and names the awaited node.
 func (c *Claim) Acquire(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.wait)
@@ -196,7 +196,7 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 	}
 	granted := false
 	defer func() {
-		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(joined.Node) {
+		if granted || ctx.Err() != nil && c.PassOn != nil && c.PassOn(joined.Node) {
 			return
 		}
 		// After an error, or a panic of the observer. Leave removes the node even if the

@@ -143,7 +143,7 @@ type contenderJSON struct {
 	Kept    bool      `json:"kept,omitempty"`
 	Kind    string    `json:"kind"`
 	Permits int       `json:"permits,omitempty"`
-	Asked   time.Time `json:"asked"`
+	Asked   time.Time `json:"asked,omitzero"`
 	Owner   string    `json:"owner,omitempty"`
 	Host    string    `json:"host,omitempty"`
 	PID     int       `json:"pid,omitempty"`

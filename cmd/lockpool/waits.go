@@ -117,7 +117,7 @@ type standJSON struct {
 	Kind    string    `json:"kind"`
 	Permits int       `json:"permits,omitempty"`
 	Kept    bool      `json:"kept,omitempty"`
-	Asked   time.Time `json:"asked"`
+	Asked   time.Time `json:"asked,omitzero"`
 	At      string    `json:"at,omitempty"`
 	Trace   string    `json:"traceparent,omitempty"`
 	Session string    `json:"session"`
