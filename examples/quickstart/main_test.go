@@ -47,10 +47,9 @@ func TestStoryOnRunningServer(t *testing.T) {
 func TestInterruptedOrKilledProgramLeavesNothing(t *testing.T) {
 	t.Parallel()
 	interrupted, killed := exampletest.New(t), exampletest.New(t)
-	for _, p := range []*exampletest.Program{interrupted, killed} {
-		p.StartUntil(t, "waits at most") // one service holds the lock, two wait
-	}
+	interrupted.StartUntil(t, "waits at most") // one service holds the lock, two wait
 	interrupted.RequireInterrupted(t, `^quickstart: stopped: .+\n$`)
+	killed.StartUntil(t, "waits at most")
 	require.NoError(t, killed.Process.Kill())
 	killed.RequireExit(t, -1)
 	require.Eventually(t, func() bool {
