@@ -28,7 +28,7 @@ Shows processes that contend for a lock. Without -servers they use a server that
 program starts. With -driver memory they need none, and are goroutines of one process.
 `
 
-const timeout = 12 * time.Second // for the whole story of about 6 s
+const timeout = time.Minute // for the whole story of about 6 s
 
 // Engine is a coordination service for the shop.
 type Engine struct {
@@ -146,7 +146,11 @@ func (s *shop) story(e Engine, servers string) error {
 	s.services.Send("shipping", "ship")
 	s.services.Send("refunds", "look")
 	s.services.Send("refunds", "refund")
-	if err := s.await(done, 4); err != nil {
+	if err := s.await(done, 2); err != nil { // of refunds
+		return err
+	}
+	s.services.Send("billing", "charged")
+	if err := s.await(done, 2); err != nil {
 		return err
 	}
 

@@ -25,8 +25,9 @@ const order = "orders/42"
 // service is one of the processes working on orders.
 type service struct {
 	reporter
-	pool   *lockpool.Pool
-	tracer trace.Tracer
+	pool     *lockpool.Pool
+	tracer   trace.Tracer
+	received <-chan string // what the service is told
 }
 
 // jobs are what a service can be told to do.
@@ -53,6 +54,7 @@ func (s *service) charge(ctx context.Context) error {
 		if err := s.work(ctx, "charges the card", 900*time.Millisecond); err != nil {
 			return err
 		}
+		<-s.received // once refunds has given up, however slow the machine is
 		return s.writeInvoice(ctx)
 	})
 }
@@ -85,7 +87,7 @@ func (s *service) look(ctx context.Context) error {
 // refund waits, but not for long. WaitAtMost bounds the wait but not the work; a
 // deadline of ctx would bound both.
 func (s *service) refund(ctx context.Context) error {
-	const patience = 500 * time.Millisecond
+	const patience = time.Second
 	s.printf("asks for %s and waits at most %s", order, patience)
 	err := s.pool.Do(ctx, order, func(ctx context.Context) error {
 		return s.work(ctx, "refunds the order", 200*time.Millisecond)
@@ -162,7 +164,7 @@ func serve(reporter reporter, driver, dsn string) error {
 	reporter.printf("is connected")
 	reporter.Send(report{State: ready})
 
-	s := &service{reporter, pool, tracers.Tracer("quickstart")}
+	s := &service{reporter, pool, tracers.Tracer("quickstart"), received}
 	for job := range received {
 		// The spans of lockpool during the job become part of the job's trace.
 		jobCtx, span := s.tracer.Start(ctx, job)
