@@ -28,8 +28,9 @@ import (
 )
 
 const (
-	workerArg = "worker"         // the first argument of a worker
-	timeout   = 20 * time.Second // for the whole story of about 3 s
+	workerArg      = "worker"        // the first argument of a worker
+	timeout        = time.Minute     // for the whole story of about 5 s
+	sessionTimeout = 4 * time.Second // of A, short: the story waits for the whole timeout
 )
 
 func main() {
@@ -48,7 +49,7 @@ func main() {
 func run(ctx context.Context) (err error) {
 	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	server, err := zktest.Run(ctx, zktest.TickTime(200*time.Millisecond), zktest.Logger(slog.New(slog.DiscardHandler)))
+	server, err := zktest.Run(ctx, zktest.Logger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
@@ -83,12 +84,20 @@ func (s *story) run() error {
 		return err
 	}
 
-	a, err := s.start("A", -30)
+	a, err := s.start("A", -30, sessionTimeout)
 	if err != nil {
 		return err
 	}
 	defer a.kill()
-	if err := a.await(hasRead); err != nil {
+	if err := a.await(asks, hasRead); err != nil {
+		return err
+	}
+	b, err := s.start("B", +50, 15*time.Second) // for work on any machine
+	if err != nil {
+		return err
+	}
+	defer b.kill()
+	if err := b.await(asks); err != nil {
 		return err
 	}
 	if err := pause(a.cmd.Process); err != nil {
@@ -96,11 +105,6 @@ func (s *story) run() error {
 	}
 	s.printf("A", "is PAUSED by SIGSTOP, for longer than its session timeout of %s", sessionTimeout)
 
-	b, err := s.start("B", +50)
-	if err != nil {
-		return err
-	}
-	defer b.kill()
 	if err := b.finishWork(); err != nil {
 		return err
 	}
@@ -150,12 +154,13 @@ type worker struct {
 	token   int64
 }
 
-func (s *story) start(name string, amount int64) (*worker, error) {
+func (s *story) start(name string, amount int64, timeout time.Duration) (*worker, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(s.ctx, exe, workerArg, s.address, s.database, strconv.FormatInt(amount, 10))
+	dsn := fmt.Sprintf("%s?session_timeout=%s", s.address, timeout)
+	cmd := exec.CommandContext(s.ctx, exe, workerArg, dsn, s.database, strconv.FormatInt(amount, 10))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -36,7 +36,7 @@ func TestLateWriteOfPausedHolderIsRefused(t *testing.T) {
 func TestInterruptDuringThePauseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p := exampletest.New(t)
-	p.StartUntil(t, "B  asks")
+	p.StartUntil(t, "A  is PAUSED")
 	p.RequireInterrupted(t, "fencing: B ended before it has read")
 }
 

@@ -17,15 +17,12 @@ import (
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-const (
-	account        = 7
-	sessionTimeout = 2 * time.Second // short: the story waits for the whole timeout
-)
+const account = 7
 
 // work changes the balance of the account by amount, under the account's lock.
-func work(address, database string, amount int64) error {
+func work(dsn, database string, amount int64) error {
 	ctx := context.Background()
-	pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s?session_timeout=%s", address, sessionTimeout))
+	pool, err := lockpool.Open("zookeeper", dsn)
 	if err != nil {
 		return err
 	}
@@ -37,7 +34,7 @@ func work(address, database string, amount int64) error {
 	defer db.Close()
 
 	name := fmt.Sprintf("account/%d", account)
-	send("", 0, "asks for the lock %s", name)
+	send(asks, 0, "asks for the lock %s", name)
 	lock, err := pool.Lock(ctx, name)
 	if err != nil {
 		return err
@@ -74,7 +71,7 @@ func work(address, database string, amount int64) error {
 
 	select {
 	case <-held.Done():
-	case <-time.After(sessionTimeout):
+	case <-time.After(timeout):
 		return errors.New("the worker has not learned of its loss")
 	}
 	if cause := context.Cause(held); !errors.Is(cause, lockpool.ErrLockLost) {
@@ -99,6 +96,7 @@ type report struct {
 
 // The states of a worker.
 const (
+	asks       = "asks"
 	hasRead    = "has read"
 	hasWritten = "has written"
 	isRefused  = "is refused"
