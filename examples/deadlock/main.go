@@ -34,7 +34,7 @@ ZooKeeper server, which this program starts. With -svg a picture of the deadlock
 also written to a file, for which Graphviz must be installed.
 `
 
-const timeout = 20 * time.Second // for the whole story of about 3 s
+const timeout = time.Minute // for the whole story of about 6 s
 
 func main() {
 	address := demo.ZooKeeperFlag()
@@ -66,7 +66,7 @@ func run(ctx context.Context, address, picture string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	pool, err := open(server.Address, os.Getpid(), "deadlock")
+	pool, err := open(ctx, server.Address, os.Getpid(), "deadlock")
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (b *bank) story(ctx context.Context, address string) error {
 
 // look waits for the deadlock, and prints who waits for whom.
 func (b *bank) look(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	ctx, stop := context.WithTimeout(ctx, timeout/2)
 	defer stop()
 	for len(b.found.Deadlocks) == 0 {
 		var err error

@@ -73,7 +73,11 @@ func TestGuidePictureIsCurrent(t *testing.T) {
 
 func TestInterruptDuringTheDeadlockLeavesNothing(t *testing.T) {
 	t.Parallel()
-	p := exampletest.New(t)
+	server := zktest.Start(t)
+	server.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.FailWith(zktest.ErrBadVersion), Match: zktest.Match{
+		Ops: []zktest.Op{zktest.OpMulti}, Where: func(r zktest.Request) bool { return len(r.Paths) == 4 }, // the end of the deadlock
+	}})
+	p := exampletest.New(t, "-zookeeper", server.Addr())
 	p.StartUntil(t, "as above")
 	p.RequireInterrupted(t, `^deadlock: stopped: .+\n$`)
 }

@@ -107,13 +107,23 @@ func file(dir, account string) string {
 }
 
 // checkAfter is longer than the default of 500 ms, because the program looks at the
-// deadlock before the end.
-const checkAfter = 2 * time.Second
+// deadlock before the end, on slow machines too.
+const checkAfter = 5 * time.Second
 
 // open opens a pool on the locks of the program with the process ID.
-func open(address string, pid int, owner string) (*lockpool.Pool, error) {
-	return lockpool.Open("zookeeper", fmt.Sprintf("%s/deadlock-%d?session_timeout=10s", address, pid),
+func open(ctx context.Context, address string, pid int, owner string) (*lockpool.Pool, error) {
+	pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s/deadlock-%d?session_timeout=10s", address, pid),
 		lockpool.WithOwner(owner), lockpool.WithDeadlockCheck(checkAfter))
+	if err != nil {
+		return nil, err
+	}
+	// Open does not connect. Ping does, to find a wrong address early.
+	ctx, stop := context.WithTimeout(ctx, 3*time.Second)
+	defer stop()
+	if err := pool.Ping(ctx); err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return pool, nil
 }
 
 // order is what a teller is told to do. The teller then receives a message when the other
@@ -145,18 +155,11 @@ func runTeller(worker *process.Worker, address string) {
 func work(worker *process.Worker, address string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	pool, err := open(address, os.Getppid(), worker.Name)
+	pool, err := open(ctx, address, os.Getppid(), worker.Name)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	// Open does not connect. Ping does, to find a wrong address early.
-	pingCtx, stop := context.WithTimeout(ctx, 3*time.Second)
-	err = pool.Ping(pingCtx)
-	stop()
-	if err != nil {
-		return err
-	}
 	worker.Send(report{State: ready})
 	var o order
 	if worker.Receive(&o) != nil { // stopped
