@@ -3,10 +3,12 @@ package main
 // This file tests jobs while lockpool is stopped or killed.
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,30 +16,37 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+func size(t *testing.T, file string) int64 {
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	return info.Size()
+}
+
 // A stopped lockpool can end nothing, so the children are stopped as well.
 func TestChildrenStopWithLockpool(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	server := zktest.Start(t)
 	s := newShellOn(locktest.NewOn(t, server))
-	p := s.start("run", "job", "--", "sh", "-c", "while :; do echo tick; sleep 0.02; done").prints("tick")
-	ticks := func() int { return strings.Count(p.stdout.String(), "tick") }
-	p.signal(syscall.SIGSTOP)
-	time.Sleep(400 * time.Millisecond)
-	stopped := ticks()
-	time.Sleep(200 * time.Millisecond)
-	require.Equal(t, stopped, ticks())
+	file := filepath.Join(t.TempDir(), "ticks") // a pipe would have unread ticks
+	p := s.start("run", "job", "--", "sh", "-c", "echo >"+file+"; echo $$; while :; do echo >>"+file+"; sleep 0.02; done").prints("\n")
+	child, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+	require.NoError(t, err)
+	stop := func() (ticks int64) {
+		p.signal(syscall.SIGSTOP)
+		s.Until(func() bool { return isStopped(child) }, "the children are stopped")
+		return size(t, file)
+	}
+	stopped := stop()
 	p.signal(syscall.SIGCONT)
-	s.Until(func() bool { return ticks() > stopped+5 }, "the children have been continued")
+	s.Until(func() bool { return size(t, file) > stopped }, "the children have been continued")
 
-	p.signal(syscall.SIGSTOP)
-	time.Sleep(400 * time.Millisecond)
-	stopped = ticks()
+	stopped = stop()
 	node := s.Chroot + "/job/" + s.Children("job")[0]
 	require.NoError(t, server.ExpireSession(server.State().Nodes[node].Stat.EphemeralOwner))
 	p.signal(syscall.SIGCONT)
 	require.Equal(t, 117, p.code())
-	require.Equal(t, stopped, ticks(), "the children ran without the lock")
+	require.Equal(t, stopped, size(t, file), "the children ran without the lock")
 }
 
 // A command outside the group dies with lockpool, though its children do not, and after a
@@ -53,7 +62,7 @@ func TestCommandOutsideItsGroupDiesWithLockpool(t *testing.T) {
 	s.AwaitQueue("job", 0)
 
 	p = s.start("run", "job", "--", "setsid", "sh", "-c", script).prints("alone")
-	time.Sleep(50 * time.Millisecond) // until the node is watched
+	s.Until(func() bool { return s.WatchedIn("job") == 1 }, "the node is watched")
 	require.NoError(t, s.Admin.Delete(s.Chroot+"/job/"+s.Children("job")[0], -1))
 	require.Equal(t, 117, p.code())
 	require.True(t, free(t, script))
