@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -352,12 +353,18 @@ func TestDev(t *testing.T) {
 	require.Zero(t, dev.code())
 }
 
-// diagnosis returns what doctor says, and requires an exit code.
+// diagnosis returns what doctor says, except of slow writes, and requires an exit code.
 func (s *shell) diagnosis(code int, args ...string) (r report) {
 	s.Helper()
-	stdout, stderr := s.run(code, append([]string{"doctor", "--json"}, args...)...)
-	require.NoError(s, json.Unmarshal([]byte(stdout), &r), stderr)
-	require.Empty(s, stderr)
+	p := s.start(append([]string{"doctor", "--json"}, args...)...)
+	got := p.code()
+	require.NoError(s, json.Unmarshal([]byte(p.stdout.String()), &r), &p.stderr)
+	require.Empty(s, p.stderr.String())
+	slow := func(f finding) bool { return strings.HasPrefix(f.What, "a write took ") } // on a slow machine
+	if slices.ContainsFunc(r.Findings, slow) {
+		r.Findings, code = slices.DeleteFunc(r.Findings, slow), 1
+	}
+	require.Equal(s, code, got, "%s", &p.stdout)
 	return r
 }
 
@@ -390,7 +397,7 @@ func TestDoctor(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, exists, "the chroot was created for the moment")
 
-	text := s.prints("doctor")
+	text := s.prints("doctor", "--session-timeout", "40s") // a slow write is less than 0.15 of it
 	require.Regexp(t, `rights +on `+s.Chroot+`: CREATE, READ, WRITE, DELETE, ADMIN \(found out by creating and removing `+s.Chroot+`/doctor-\w+\)`, text)
 	require.Contains(t, text, "\nadvice: the service survives the loss of no server\n  why: ")
 }
