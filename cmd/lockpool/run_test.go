@@ -102,8 +102,8 @@ func TestNotAcquired(t *testing.T) {
 	s.says(116, "report is held by nightly, process ", "run", "--try", "--once", "today", "report", "--", "true")
 
 	clock := locktest.StartClock()
-	_, stderr := s.run(116, "run", "--timeout", "300ms", "job", "--", "echo", "hi")
-	clock.Took(t, 300*time.Millisecond, locktest.Patience/2, "the wait")
+	_, stderr := s.run(116, "run", "--timeout", "2s", "job", "--", "echo", "hi")
+	clock.Took(t, 2*time.Second, locktest.Patience/2, "the wait")
 	require.Contains(t, stderr, "job is held by sh, process ")
 	require.Equal(t, 1, strings.Count(stderr, "\n"))
 
