@@ -175,7 +175,9 @@ func TestHistoryOnEtcdFollowsContendersToTheirNextKeys(t *testing.T) {
 func TestHistoryOfACompactedEtcd(t *testing.T) {
 	t.Parallel()
 	s, admin, connector, open := onEtcdWithPools(t)
-	for range 2000 { // more than the servers send ahead
+	s.Ctx = t.Context() // the disk may need minutes
+	const writes = 2000 // more than the servers send ahead
+	for range writes {
 		_, err := admin.Put(s.Ctx, "team/b/plain", strings.Repeat("x", 6000))
 		require.NoError(t, err)
 		_, err = admin.Delete(s.Ctx, "team/b/plain")

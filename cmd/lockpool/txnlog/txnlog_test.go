@@ -257,7 +257,7 @@ func copied(t *testing.T, files txnlog.Files, logs, snapshots int) (dir string) 
 func TestElectionsAreNoGaps(t *testing.T) {
 	t.Parallel()
 	ensemble := zktest.StartRealEnsemble(t, 3, zktest.JVMFlags("-Dzookeeper.snapCount=20", "-Dzookeeper.preAllocSize=1000"))
-	ctx := locktest.Context(t)
+	ctx := t.Context() // servers start three times
 	for i := range 3 {
 		leader, err := ensemble.Leader(ctx)
 		require.NoError(t, err)
