@@ -18,10 +18,10 @@ type Clock struct {
 	late  chan time.Duration
 }
 
-// StartClock starts a clock. [Clock.Took] must be called to stop the clock.
+// StartClock starts a clock. [Clock.Took] or [Clock.Late] must be called to stop the clock.
 func StartClock() *Clock {
 	c := &Clock{start: time.Now(), stop: make(chan struct{}), late: make(chan time.Duration)}
-	go func() { // ends with Took
+	go func() { // ends with Late
 		const nap = time.Millisecond
 		var late time.Duration
 		for {
@@ -44,8 +44,13 @@ func StartClock() *Clock {
 func (c *Clock) Took(t testing.TB, atLeast, atMost time.Duration, what string) {
 	t.Helper()
 	elapsed := time.Since(c.start)
-	close(c.stop)
-	late := <-c.late
+	late := c.Late()
 	require.GreaterOrEqual(t, elapsed, atLeast, what)
 	require.LessOrEqual(t, elapsed, atMost+3*late, "%s (the machine itself was up to %v late)", what, late)
+}
+
+// Late stops the clock, and returns how late the machine was at most.
+func (c *Clock) Late() time.Duration {
+	close(c.stop)
+	return <-c.late
 }
