@@ -27,7 +27,7 @@ const (
 	// as close to its limits as possible.
 	timeout = 2 * tick
 	// patience is how long tests wait for what must happen before they fail.
-	patience = 40 * time.Second
+	patience = 2 * time.Minute
 )
 
 func start(t *testing.T, opts ...zktest.RealOption) *zktest.RealEnsemble {
