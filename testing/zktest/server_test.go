@@ -13,11 +13,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 func longContext(t testing.TB) context.Context {
@@ -81,21 +83,24 @@ func TestServerLag(t *testing.T) {
 }
 
 func TestServerAnswersAfterResume(t *testing.T) {
-	t.Parallel()
-	s := zktest.Start(t, zktest.TickTime(10*time.Millisecond))
-	a, short := open(t, s.Addr(), longTimeout), open(t, s.Addr(), 20*time.Millisecond)
-	require.NoError(t, s.Pause())
-	a.send(create("/a", nil, persistent))
-	late := greet(t, s.Addr(), newSession(longTimeout))
-	long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // ten timeouts of the short session
-	defer cancel()
-	require.ErrorIs(t, s.WaitFor(long, func(st *zktest.State) bool { return len(st.Sessions) != 2 || len(st.Nodes) != 4 }),
-		context.DeadlineExceeded)
-	require.NoError(t, s.Resume())
-	require.Equal(t, "/a", a.reply().Path)
-	late.receiveWelcome(handshake{})
-	require.NotZero(t, late.welcome.Session)
-	short.waitEnd()
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) { // the short session must live until the pause
+		s := ensemble{t, zktest.StartBubble(t, zktest.TickTime(10*time.Millisecond))}
+		a, short := s.open(1), s.connect(1, newSession(20*time.Millisecond))
+		require.NoError(t, s.Pause())
+		a.send(create("/a", nil, persistent))
+		late := s.dial(1)
+		late.write(newSession(longTimeout).frame())
+		long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // ten timeouts of the short session
+		defer cancel()
+		require.ErrorIs(t, s.WaitFor(long, func(st *zktest.State) bool { return len(st.Sessions) != 2 || len(st.Nodes) != 4 }),
+			context.DeadlineExceeded)
+		require.NoError(t, s.Resume())
+		require.Equal(t, "/a", a.reply().Path)
+		late.receiveWelcome(handshake{})
+		require.NotZero(t, late.welcome.Session)
+		short.waitEnd()
+	})
 }
 
 func TestServerSetSequence(t *testing.T) {
