@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const testTimeout = 30 * time.Second
+const testTimeout = 2 * time.Minute
 
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -188,11 +188,10 @@ func TestRealServerStatDuringRestarts(t *testing.T) {
 
 func TestRealServerStartErrorContainsTheLog(t *testing.T) {
 	requireEmptyTemp(t)
-	begin := time.Now()
 	_, err := RunReal(testContext(t), Properties(map[string]string{"tickTime": "tomorrow"}))
 	require.ErrorContains(t, err, "the server exited (exit status 2)")
 	require.ErrorContains(t, err, `NumberFormatException: For input string: "tomorrow"`)
-	require.Less(t, time.Since(begin), testTimeout/2, "the exit was noticed late")
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "the exit was noticed late")
 
 	_, err = RunReal(testContext(t), JVMFlags("-XX:NoSuchFlag"))
 	require.ErrorContains(t, err, "NoSuchFlag")
@@ -235,7 +234,7 @@ func TestRealServerReplacesATakenPort(t *testing.T) {
 	require.Equal(t, 2, reserved)
 	require.NotEqual(t, taken.addr(), s.Addr())
 
-	_, err = RunReal(testContext(t), realOption(func(c *realConfig) {
+	_, err = RunReal(t.Context(), realOption(func(c *realConfig) {
 		c.reserve = func() (port, error) { return taken, nil }
 	}))
 	require.ErrorIs(t, err, errPortTaken)
