@@ -21,9 +21,9 @@ import (
 )
 
 // startSeparated starts three members and returns the index of the leader.
-func startSeparated(t *testing.T) (*RealEnsemble, int) {
+func startSeparated(t *testing.T, opts ...RealOption) (*RealEnsemble, int) {
 	begin := time.Now()
-	e := StartRealEnsemble(t, 3, Separated())
+	e := StartRealEnsemble(t, 3, append(opts, Separated())...)
 	t.Logf("started in %v", time.Since(begin))
 	leader, err := e.Leader(testContext(t))
 	require.NoError(t, err)
@@ -42,10 +42,10 @@ func awaitMode(t *testing.T, s *RealServer, want string) {
 	t.Logf("%s has the mode %q after %v", s.Addr(), want, time.Since(begin))
 }
 
-// dialFrom connects from member i to another member, and returns the exit code of
-// timeout: 0 if connected, 1 if refused, 124 if there was no answer.
-func dialFrom(e *RealEnsemble, i, to int) int {
-	argv := append(e.network.nsenter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.network.host(to))
+// dialFrom connects from member i to another member, and returns the exit code of timeout:
+// 0 if connected, 1 if refused, 124 if there was no answer within the seconds.
+func dialFrom(e *RealEnsemble, i, to int, seconds string) int {
+	argv := append(e.network.nsenter(i), "timeout", seconds, "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	_ = cmd.Run()
 	return cmd.ProcessState.ExitCode()
@@ -54,7 +54,7 @@ func dialFrom(e *RealEnsemble, i, to int) int {
 // commandLater connects from member i to another member. When the caller closes the pipe,
 // the connection sends a four letter command; the channel receives the answer.
 func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
-	argv := append(e.network.nsenter(i), "timeout", "60", "bash", "-c",
+	argv := append(e.network.nsenter(i), "timeout", "300", "bash", "-c",
 		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	in, err := cmd.StdinPipe()
@@ -76,7 +76,7 @@ func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan s
 
 func TestIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	t.Parallel()
-	e, leader := startSeparated(t)
+	e, leader := startSeparated(t, Properties(map[string]string{"syncLimit": "10"})) // time to read
 	follower, other := (leader+1)%3, (leader+2)%3
 	conn := connect(t, e.Member(follower).Addr())
 	_, err := conn.Create("/before", nil, 0, zk.WorldACL(zk.PermAll))
@@ -103,16 +103,16 @@ func TestIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "imok", answer)
 	}
-	require.Equal(t, 124, dialFrom(e, follower, leader))
-	require.Equal(t, 124, dialFrom(e, other, follower))
-	require.Zero(t, dialFrom(e, follower, follower))
-	require.Zero(t, dialFrom(e, other, leader))
+	require.Equal(t, 124, dialFrom(e, follower, leader, "1"))
+	require.Equal(t, 124, dialFrom(e, other, follower, "1"))
+	require.Zero(t, dialFrom(e, follower, follower, "60"))
+	require.Zero(t, dialFrom(e, other, leader, "60"))
 
 	require.Empty(t, answer, "the connection is silent, not broken")
 
 	require.NoError(t, e.Heal())
 	require.NoError(t, e.Heal())
-	require.Zero(t, dialFrom(e, follower, leader))
+	require.Zero(t, dialFrom(e, follower, leader, "60"))
 	begin := time.Now()
 	require.Equal(t, "imok", <-answer)
 	t.Logf("an old connection resumes after %v", time.Since(begin))
@@ -137,12 +137,12 @@ func TestIsolatedLeaderIsReplaced(t *testing.T) {
 	// A member's network outlives the process.
 	require.NoError(t, e.Isolate(old))
 	require.NoError(t, e.Member(old).Kill())
-	require.Equal(t, 124, dialFrom(e, (old+1)%3, old))
+	require.Equal(t, 124, dialFrom(e, (old+1)%3, old, "1"))
 	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	require.ErrorIs(t, e.Member(old).Start(short), context.DeadlineExceeded)
 	require.NoError(t, e.Heal())
-	require.Equal(t, 1, dialFrom(e, (old+1)%3, old))
+	require.Equal(t, 1, dialFrom(e, (old+1)%3, old, "60"))
 	require.NoError(t, e.Member(old).Start(testContext(t)))
 	awaitMode(t, e.Member(old), "follower")
 	require.NoError(t, e.Member(old).Pause())
