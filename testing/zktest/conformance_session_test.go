@@ -78,7 +78,7 @@ var sessionChecks = []check{
 		require.Equal(t, a.welcome, connect(t, s.addr, same).welcome)
 		same = newSession(longTimeout)
 		same.LastZxid = zxid
-		require.NotZero(t, connect(t, s.addr, same).welcome.Session)
+		connect(t, s.addr, same).must(closeSession())
 	}},
 	{15, "a request after closeSession is not applied", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
@@ -107,7 +107,7 @@ var sessionChecks = []check{
 		}
 	}},
 	{65, "a restart keeps nodes, sessions, the zxid and sequence numbers, but no watches", waiting, func(t *testing.T, s checkEnv) {
-		const timeout = 10 * tick // on a slow machine, starting a server takes part of the timeout
+		const timeout = 12 * tick // on a slow machine, starting a server takes part of the timeout
 		server := s.start(t, quietOptions...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
@@ -202,7 +202,7 @@ var sessionChecks = []check{
 var refusedWelcome = welcome{Size: 37, Password: make([]byte, 16)}
 
 // expiryTimeout is the timeout of sessions meant to expire.
-const expiryTimeout = 4 * tick
+const expiryTimeout = 8 * tick
 
 // timeChecks are the checks of when sessions expire.
 var timeChecks = []check{
@@ -225,10 +225,11 @@ var timeChecks = []check{
 		require.Equal(t, refusedWelcome, connect(t, s.addr, a.credentials()).welcome)
 	}},
 	{11, "pings keep a session alive", waiting, func(t *testing.T, s checkEnv) {
-		a := open(t, s.addr, expiryTimeout)
+		const timeout = 12 * tick // a ping may come late
+		a := open(t, s.addr, timeout)
 		a.must(create(s.path("n"), nil, ephemeral))
-		for range 6 {
-			time.Sleep(expiryTimeout / 2)
+		for range 3 {
+			time.Sleep(5 * tick)
 			a.must(ping())
 		}
 		require.Equal(t, a.welcome.Session, s.open(t).must(exists(s.path("n"), false)).Stat.EphemeralOwner)
@@ -236,23 +237,26 @@ var timeChecks = []check{
 	}},
 	{12, "reattaching gives the session its full timeout again", waiting, func(t *testing.T, s checkEnv) {
 		// Without reattaching, the session would expire before the last request.
-		const timeout = 6 * tick
+		const timeout = 12 * tick
 		a, b := open(t, s.addr, timeout), s.open(t)
 		a.must(create(s.path("n"), nil, ephemeral))
 		a.cut()
-		time.Sleep(timeout * 7 / 10)
+		time.Sleep(timeout * 6 / 10)
 		c := a.reattach()
-		time.Sleep(timeout * 7 / 10)
+		time.Sleep(timeout * 6 / 10)
 		b.must(exists(s.path("n"), false))
 		c.must(setData(s.path("n"), nil, anyVersion))
 	}},
 	{130, "an expiry takes one zxid for all ephemerals", exclusive, func(t *testing.T, s checkEnv) {
-		a, b := open(t, s.addr, 2*tick), s.open(t)
+		a, b := s.open(t), s.open(t)
 		for _, name := range []string{"x", "y", "z"} {
 			a.must(create(s.path(name), nil, ephemeral))
 		}
 		before := b.must(getChildren(s.root, true))
 		require.Len(t, before.Names, 3)
+		h := a.credentials()
+		h.Timeout = 2 * tick // the machine cannot be late for the rest
+		connect(t, s.addr, h).cut()
 		require.Equal(t, event{zktest.NodeChildrenChanged, s.root}, b.event())
 		after := b.must(getChildren2(s.root, false))
 		require.Empty(t, after.Names)
@@ -304,7 +308,7 @@ func startSilence(last func()) silenceStart {
 // a slow machine, but the expiry is never early.
 func (s silenceStart) requireExpiry(t *testing.T, timeout time.Duration) {
 	t.Helper()
-	const slack = 3 * tick
+	const slack = 10 * tick
 	require.GreaterOrEqual(t, time.Since(s.after), timeout)
 	require.LessOrEqual(t, time.Since(s.before), timeout+tick+slack)
 }

@@ -100,10 +100,17 @@ type checkEnv struct {
 	root string // a node of this check
 }
 
-// open returns a connection with a session of a long timeout.
+// open returns a connection with a session of a long timeout, closed at the end of the
+// check: a later check counts zxids.
 func (s checkEnv) open(t *testing.T) *client {
 	t.Helper()
-	return open(t, s.addr, longTimeout)
+	c := open(t, s.addr, longTimeout)
+	t.Cleanup(func() {
+		if again := connect(t, s.addr, c.credentials()); again.welcome.Session != 0 {
+			again.must(closeSession())
+		}
+	})
+	return c
 }
 
 // path returns the path of a child of the root.

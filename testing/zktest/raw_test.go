@@ -70,7 +70,7 @@ const (
 	// null stands for a null string. It is not valid UTF-8, and so equals no other string.
 	null = "\xffnull"
 
-	ioTimeout    = 10 * time.Second      // of one read or write
+	ioTimeout    = time.Minute           // of one read or write
 	longTimeout  = 30 * time.Second      // of a session meant not to expire
 	pollInterval = 20 * time.Millisecond // of poll
 )
