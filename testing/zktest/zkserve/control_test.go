@@ -139,7 +139,7 @@ func (silent) Printf(string, ...any) {}
 // waitState waits until the session enters a state.
 func (c *client) waitState(state zk.State) {
 	c.t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case e := <-c.events:
@@ -212,7 +212,7 @@ var effects = map[string]func(*testing.T){
 		require.Len(t, ss, 1)
 		require.Equal(t, c.id, fmt.Sprintf("session=%v", ss[0]["session"]))
 		require.Equal(t, 20000., ss[0]["timeout_ms"])
-		require.InDelta(t, 20000., ss[0]["expires_in_ms"], 1000)
+		require.InDelta(t, 20000., ss[0]["expires_in_ms"], 10000)
 		require.Equal(t, 1., ss[0]["conn"])
 		require.Equal(t, []any{"/a"}, ss[0]["ephemerals"])
 	},
@@ -332,7 +332,7 @@ var effects = map[string]func(*testing.T){
 	"/cut":   broken("/cut"),
 	"/reset": broken("/reset"),
 	"/deafen": func(t *testing.T) {
-		s := serve(t, "-max-timeout", "1s")
+		s := serve(t, "-max-timeout", "5s")
 		c, other := s.connect(), s.connect()
 		s.post("/deafen", c.id)
 		_, _, err := c.Get("/") // not heard, until the client gives up
@@ -340,7 +340,7 @@ var effects = map[string]func(*testing.T){
 		require.True(t, other.exists("/"))
 	},
 	"/half-open": func(t *testing.T) {
-		s := serve(t, "-max-timeout", "1s")
+		s := serve(t, "-max-timeout", "5s")
 		c := s.connect()
 		s.post("/half-open", "conn=1")
 		require.Empty(t, s.list("/connections", ""))

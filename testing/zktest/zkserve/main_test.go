@@ -42,7 +42,7 @@ func TestServesUntilInterrupted(t *testing.T) {
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())
 
-		conn, events, err := zk.Connect([]string{lines.Text()}, time.Second, zk.WithLogInfo(false))
+		conn, events, err := zk.Connect([]string{lines.Text()}, 20*time.Second, zk.WithLogInfo(false))
 		require.NoError(t, err)
 		_, err = conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
