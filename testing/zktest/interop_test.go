@@ -54,9 +54,9 @@ func TestInterop(t *testing.T) {
 }
 
 const (
-	interopTimeout = 20 * time.Second      // for what happens soon
+	interopTimeout = time.Minute           // for what happens soon
 	interopPoll    = 10 * time.Millisecond // between two checks
-	programTimeout = time.Minute           // the scripts give up earlier, with a stack trace
+	programTimeout = 6 * time.Minute       // the scripts give up earlier, with a stack trace
 
 	clientJar    = "/usr/share/java/zookeeper.jar"
 	curatorJar   = "/usr/share/java/curator-recipes.jar"

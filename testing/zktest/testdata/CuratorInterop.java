@@ -44,7 +44,7 @@ import org.apache.zookeeper.data.Stat;
 class CuratorInterop {
     static final int PATIENCE = 20_000; // ms for what happens soon
     static final int SHORT = 200; // ms for what must not happen
-    static final int DEADLINE = 50_000; // ms for everything
+    static final int DEADLINE = 300_000; // ms for everything
 
     static final ExecutorService THREADS = Executors.newCachedThreadPool();
 

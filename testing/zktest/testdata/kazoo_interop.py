@@ -19,14 +19,14 @@ try:
 except ImportError:
     sys.exit("kazoo is missing: apt-get install python3-kazoo")
 
-PATIENCE = 20  # seconds for what happens soon
+PATIENCE = 60  # seconds for what happens soon
 SHORT = 0.2  # seconds for what must not happen
 
 
 @contextmanager
 def connect():
     """Yields a client and ends its session."""
-    zk = KazooClient(hosts=sys.argv[1], timeout=10)
+    zk = KazooClient(hosts=sys.argv[1], timeout=20)
     zk.start(timeout=PATIENCE)
     try:
         yield zk
@@ -296,5 +296,5 @@ def interop():
 
 if __name__ == "__main__":
     # Prints the stack of every thread and exits, even if a thread is stuck.
-    faulthandler.dump_traceback_later(50, exit=True)
+    faulthandler.dump_traceback_later(300, exit=True)
     interop()
