@@ -70,6 +70,7 @@ type contest struct {
 
 func newContest(t testing.TB) *contest {
 	b := locktest.NewOn(t, server)
+	b.Ctx = locktest.Timeout(t, 5*locktest.Patience) // the processes start, contend, and end with their sessions
 	// The other clients fail if the parent is removed while they create its children, so
 	// the parent must be no container.
 	_, err := b.Admin.Create(b.Chroot, nil, 0, zk.WorldACL(zk.PermAll))

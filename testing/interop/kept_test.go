@@ -95,7 +95,6 @@ var curatorWriter = contender{name: "Curator", modes: exclusiveOrRead("write")}
 // takeKept lets a client take a kept lock again and again.
 func (c *contest) takeKept(start func(c *contest) *contender, layout string, opts []lockpool.LockOption, turns, trips int) {
 	const trip = 40 * time.Millisecond
-	c.Ctx = locktest.Timeout(c, 3*locktest.Patience)
 	peer, o := start(c), c.owner(layout, opts...)
 	c.contenders = []*contender{peer}
 	if peer.process != nil {
