@@ -229,10 +229,18 @@ func (rec *Record) noticedLate(h *hold) bool {
 	return rec.pausedDuring(h.process, h.begin, h.begin) || rec.removedDuring(h, h.begin, h.begin)
 }
 
+// pausedDuring reports whether a process was paused during or just before a time, or its
+// timers were so late that the process cannot have run, as after a pause on a busy machine.
 func (rec *Record) pausedDuring(process string, from, until Instant) bool {
-	return slices.ContainsFunc(rec.Pauses, func(p Span) bool {
+	return rec.within(rec.Pauses, 0, process, from, until) || rec.within(rec.lateTimers, rec.WakeUp, process, from, until)
+}
+
+// within reports whether a time was in, or just after, a span of the process longer than
+// least.
+func (rec *Record) within(spans []Span, least time.Duration, process string, from, until Instant) bool {
+	return slices.ContainsFunc(spans, func(p Span) bool {
 		end := p.End.Add(rec.WakeUp)
-		return p.Process == process && from.within(p.Begin, end) && until.within(p.Begin, end)
+		return p.Process == process && p.End.Since(p.Begin) > least && from.within(p.Begin, end) && until.within(p.Begin, end)
 	})
 }
 
@@ -262,14 +270,18 @@ func (rec *Record) due(x Removal, h *hold) Instant {
 	return due.Add(rec.pausedFor(h.process, x.At, h.end))
 }
 
-// pausedFor returns for how much of a time a process was paused.
-func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Duration) {
-	for _, p := range rec.Pauses {
-		if p.Process == process {
-			sum += max(min(p.End, until).Since(max(p.Begin, from)), 0)
+// pausedFor returns for how much of a time a process was paused, or its timers were late:
+// the timers are late because of a pause, too.
+func (rec *Record) pausedFor(process string, from, until Instant) time.Duration {
+	var sums [2]time.Duration
+	for i, spans := range [][]Span{rec.Pauses, rec.lateTimers} {
+		for _, p := range spans {
+			if p.Process == process {
+				sums[i] += max(min(p.End, until).Since(max(p.Begin, from)), 0)
+			}
 		}
 	}
-	return sum
+	return max(sums[0], sums[1])
 }
 
 // checkTokens finds tokens not growing, or changing while a lock is held. A grant is known

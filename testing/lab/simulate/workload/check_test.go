@@ -96,6 +96,13 @@ type pauses []Span
 
 func pause(process string, begin, end int) pauses { return pauses{{process, at(begin), at(end)}} }
 
+// lateTimers are when timers of a client were late.
+type lateTimers []Span
+
+func lateTimer(process string, begin, end int) lateTimers {
+	return lateTimers{{process, at(begin), at(end)}}
+}
+
 // recordOf returns a record of 100 seconds in which calls, holds and other things happen.
 // Spans are faults. A Record comes first, if there is one.
 func recordOf(parts ...any) (rec Record) {
@@ -119,6 +126,8 @@ func recordOf(parts ...any) (rec Record) {
 			rec.Faults = append(rec.Faults, p...)
 		case pauses:
 			rec.Pauses = append(rec.Pauses, p...)
+		case lateTimers:
+			rec.lateTimers = append(rec.lateTimers, p...)
 		case []Jump:
 			rec.Jumps = p
 		case []SessionEnd:
@@ -200,6 +209,11 @@ func TestChecks(t *testing.T) {
 		"job that is killed has finished":               clean(ran("x", 1, unanswered, at(1), 0, 9), ran("y", 1, undecided, at(1), 0, 9), ran("z", 1, done, Never, 0, 19)),
 		"call ends in time":                             clean(locked("x", time.Second, 0, 2900)),
 		"call ends late":                                clean(locked("x", time.Second, 0, 6900), pause("x", 500, 4600)),
+		"call ends late, without a processor":           clean(locked("x", time.Second, 0, 6900), lateTimer("x", 500, 4600)),
+		"lost without a processor":                      clean(held("x", 1, 0, 5200), held("y", 2, 4000, 5300), lateTimer("x", 1000, 5000)),
+		"no processor after a pause":                    clean(held("x", 1, 0, 5700), held("y", 2, 4000, 6000), pause("x", 1000, 5000), lateTimer("x", 1010, 5500)),
+		"lost without a processor for a short time":     finds("exceeded its limit", held("x", 1, 0, 1200), held("y", 2, 1100, 1300), lateTimer("x", 1000, 1250)),
+		"lost long after the processor came":            finds("exceeded its limit", held("x", 1, 0, 5251), held("y", 2, 4000, 5300), lateTimer("x", 1000, 5000)),
 		"readers and writer":                            clean(heldPart("x", 1, 1, many, 0, 1, 30), heldPart("y", 2, 1, many, 0, 2, 20), heldPart("z", 3, many, many, 0, 30, 40)),
 		"permits":                                       clean(heldPart("x", 1, 1, 3, 0, 1, 30), heldPart("y", 2, 2, 3, 0, 2, 20), heldPart("z", 3, 2, 3, 0, 20, 40), heldPart("x", 4, 3, 3, 0, 40, 50)),
 		"larger limit":                                  clean(heldPart("x", 1, 1, 3, 0, 1, 19), heldPart("y", 2, 2, 4, 0, 2, 20), heldPart("z", 3, 2, 4, 0, 19, 40)),

@@ -71,7 +71,7 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 	say("longest starvation of a victim that tried again at once: %s; a caller was the victim %d times in succession, at the most", f.Starved.Round(time.Millisecond), f.Victim)
 	var late time.Duration
 	for _, s := range rec.lateTimers {
-		if !rec.pausedDuring(s.Process, s.End, s.End) {
+		if !rec.within(rec.Pauses, 0, s.Process, s.End, s.End) {
 			late = max(late, s.End.Since(s.Begin))
 		}
 	}
