@@ -26,7 +26,7 @@ const (
 	// Timeout is the session timeout.
 	Timeout = 6 * Tick
 
-	startTimeout = 30 * time.Second // until the first grant
+	startTimeout = 2 * time.Minute // until the first grant
 )
 
 // limits are how long things may take: no lease lasts longer than a session timeout.

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	t.Parallel()
 	c := &Campaign{Options: DefaultOptions(), history: workload.NewHistory(nil), clients: make([]*process, 3)}
-	c.Clients, c.Grace = 3, time.Second
+	c.Clients, c.Grace = 3, time.Minute
 	for i, script := range []string{
 		"echo for that reason >&2; exit 7",
 		"trap '' TERM; echo deaf >&2; while read -r line; do :; done",
@@ -33,6 +33,8 @@ func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	for _, i := range []int{1, 2} { // until their traps are set
 		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, time.Minute, time.Millisecond)
 	}
+	c.client(2).end(syscall.SIGTERM)
+	c.Grace = time.Second // for the deaf one
 	c.endClients(syscall.SIGTERM)
 	rec := new(workload.Record)
 	c.history.Update(func(r *workload.Record) { *rec = *r })
