@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -182,9 +183,19 @@ func TestWaitForAHandleIsASpan(t *testing.T) {
 	require.Equal(t, []span{acquire(session, uncontended(), ok, enqueued, handleWait()), releaseOther, release(nil)}, spans)
 	require.Equal(t, map[string]int64{"": 3}, m.points()["lockpool.session.wait_time"])
 	require.Equal(t, map[string]int64{"": 1}, m.points()["lockpool.handle.max"])
+}
 
-	holder = b.lock(b.Ctx, p, "b")
-	spans = b.trace(func(ctx context.Context) {
+// The wait must begin before its context ends.
+func TestFailedWaitForAHandleIsASpan(t *testing.T) {
+	locktest.Bubble(t, failedWaitForAHandleIsASpan)
+}
+
+func failedWaitForAHandleIsASpan(t *testing.T) {
+	b := newBench(t)
+	b.scarceHandles = true
+	p, m := b.metered(lockpool.WithMaxHandles(1))
+	holder := b.lock(b.Ctx, p, "b")
+	spans := b.trace(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err := p.Lock(ctx, "a")
