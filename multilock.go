@@ -174,8 +174,14 @@ func (a MultiLock) Unlock(ctx context.Context) (err error) {
 	return nil
 }
 
-// Context is [Lock.Context] for all of them, and ends when the first is lost or unlocked.
+// Context is [Lock.Context] for all of them, and ends when the first is lost or unlocked. Without
+// locks, the context has ended, with the cause ErrNotHeld.
 func (a MultiLock) Context(parent context.Context) context.Context {
+	if len(a) == 0 {
+		parent, cancel := context.WithCancelCause(parent)
+		cancel(ErrNotHeld)
+		return parent
+	}
 	for _, l := range a.inOrder() {
 		parent = l.Context(parent)
 	}

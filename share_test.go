@@ -4,7 +4,9 @@ package lockpool_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -93,4 +95,32 @@ func TestDowngradeIsRetriedWhenThrottled(t *testing.T) {
 	b.Unlock(alone)
 	b.Unlock(b.Lock(others, "a", lockpool.Shared()))
 	require.NoError(t, h.Close(b.Ctx))
+}
+
+// A downgrade whose answers are lost or unclear leaves no node that outlives the locks.
+func TestDowngradeWithoutAClearAnswer(t *testing.T) {
+	for unclear := range 5 {
+		t.Run(fmt.Sprint(unclear), func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				h := b.Handle(b.Pool())
+				write, read := b.Lock(h, "a"), b.Lock(h, "a", lockpool.Shared())
+				time.Sleep(time.Second)
+				inject := func(op zktest.Op, times int, do zktest.Action) *zktest.Fault {
+					return server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{op}, Prefix: b.Chroot + "/a"}, Times: times, Do: do})
+				}
+				lost := inject(zktest.OpMulti, 1, zktest.DropAfterApply())
+				if unclear > 0 {
+					inject(zktest.OpMulti, unclear, zktest.FailWith(zktest.ErrSystem))
+					inject(zktest.OpExists, 1, zktest.FailWith(zktest.ErrThrottled))
+					inject(zktest.OpExists, unclear, zktest.FailWith(zktest.ErrSystem))
+				}
+				_ = write.Unlock(b.Ctx)
+				_ = read.Unlock(b.Ctx)
+				require.NoError(t, h.Close(b.Ctx))
+				require.Equal(t, 1, lost.Fired())
+				b.Until(func() bool { return len(b.Children("a")) == 0 }, "the lock is free")
+				b.Unlock(b.Lock(b.Pool(), "a"))
+			})
+		})
+	}
 }

@@ -154,6 +154,9 @@ func (c Config) check() error {
 	case strings.Contains(c.Digest.User, ":"):
 		return errors.New("the digest user contains a colon")
 	}
+	if most := 509; len(c.Chroot) > most {
+		return fmt.Errorf("chroot %q is longer than %d bytes", c.Chroot, most)
+	}
 	if c.Chroot != "" {
 		within := "a" + c.Chroot + "/a" // the first and the last part may be any, unlike those of a lock's name
 		if err := cmp.Or(driver.CheckName(within), checkCharacters(c.Chroot)); err != nil {

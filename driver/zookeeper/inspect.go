@@ -57,6 +57,9 @@ const maxReads = maxAnswers / minAnswer / 2
 // one answer before sending the next request. Reads change nothing, so they are repeated
 // until the server answers, and abandoned when ctx ends.
 func (s *session) readAll(ctx context.Context, left ...read) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	type begun struct {
 		read
 		request *request

@@ -178,9 +178,10 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	defer s.calls.done()
 	read := s.cfg.Layout.naming().downgraded(node)
 	ctx, dir, from, to := context.Background(), s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
-	stored, version := data, int32(0)
+	stored, version, mayBeDone := data, int32(0), false
 	for n, unclear := 0, 0; ; n++ {
 		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
+		mayBeDone = mayBeDone || err != nil && !isRefused(err)
 		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
 			var raw []byte
 			if raw, version, err = s.readNodeOf(ctx, from, node); err == nil {
@@ -203,21 +204,39 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			case unknown == nil:
 				return read, nil
 			case !errors.Is(unknown, zk.ErrNoNode):
-				return driver.Node{}, unknown
+				err = unknown
 			}
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			return read, nil
-		case errors.Is(err, zk.ErrNoAuth):
-			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
-		case isFinal(err, &unclear):
+		}
+		if isFinal(err, &unclear) {
+			if mayBeDone {
+				s.reapLater(func() bool { return s.undoDowngrade(dir, node, read) })
+			}
+			if errors.Is(err, zk.ErrNoAuth) {
+				return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
+			}
 			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
 		if err := s.pause(ctx, n); err != nil {
 			return driver.Node{}, err
 		}
 	}
+}
+
+// undoDowngrade removes the new node if it has replaced the old one, and reports false if that is
+// not known yet.
+func (s *session) undoDowngrade(dir string, node, read driver.Node) bool {
+	if s.decideWrites() != nil {
+		return false
+	}
+	err := s.requests.do(existsRequest(dir + "/" + node.Name))
+	if errors.Is(err, zk.ErrNoNode) {
+		_ = s.remove(dir, read) // fails only if the node goes with the session
+		return true
+	}
+	return err == nil
 }
 
 // downgradeOps returns the transaction to replace node with read.

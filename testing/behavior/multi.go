@@ -120,6 +120,7 @@ func multiLockDo(b *bench) {
 	for _, none := range []lockpool.MultiLock{nil, {}} {
 		require.ErrorIs(b, none.Unlock(b.ctx), lockpool.ErrNotHeld)
 		require.ErrorIs(b, none.Verify(b.ctx), lockpool.ErrNotHeld)
+		require.ErrorIs(b, context.Cause(none.Context(b.ctx)), lockpool.ErrNotHeld)
 		require.ErrorIs(b, none.Do(b.ctx, func(context.Context) error { panic("called without a lock") }), lockpool.ErrNotHeld)
 	}
 	all := b.lockAll(p, names)
