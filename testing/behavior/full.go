@@ -169,7 +169,7 @@ func refusedInTime(b *bench) {
 		if b.bubble {
 			require.Less(b, time.Since(began), held/4, "at once")
 		}
-		c := b.waiter(p, a, 1, lockpool.InTime()) // has a minute
+		c := b.waiter(p, a, 1, lockpool.InTime()) // has minutes
 		b.unlock(l)
 		b.unlock(c.granted())
 		b.unlock(b.lock(p, a, lockpool.InTime(), lockpool.WaitAtMost(held/2))) // need not wait

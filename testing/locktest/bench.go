@@ -31,7 +31,7 @@ import (
 
 // Patience is how long tests wait for a required event. However busy the machine is, only a
 // hang takes as long.
-const Patience = time.Minute
+const Patience = 3 * time.Minute
 
 // Context returns a context ending with the test's [Patience].
 func Context(t testing.TB) context.Context { return Timeout(t, Patience) }
