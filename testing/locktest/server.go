@@ -111,13 +111,15 @@ func Main(m *testing.M) {
 }
 
 func runAll(m *testing.M) (code int) {
+	// A slow machine may need a minute between two steps of a test.
+	keepContainers := zktest.ContainerInterval(time.Hour)
 	var err error
 	switch *kind {
 	case "embedded":
-		shared, err = zktest.Run(context.Background())
+		shared, err = zktest.Run(context.Background(), keepContainers)
 	case "real":
 		// Tests beside each other have more than 60 sessions, ZooKeeper's limit for one address.
-		shared, err = zktest.RunReal(context.Background(), zktest.Properties(map[string]string{"maxClientCnxns": "0"}))
+		shared, err = zktest.RunReal(context.Background(), keepContainers, zktest.Properties(map[string]string{"maxClientCnxns": "0"}))
 	default:
 		err = fmt.Errorf("-server must be embedded or real, not %q", *kind)
 	}
@@ -126,8 +128,11 @@ func runAll(m *testing.M) (code int) {
 		return 1
 	}
 	defer func() {
-		err := errors.Join(shared.Close(), goleak.Find())
-		if err != nil && code == 0 {
+		err, leaked := shared.Close(), goleak.Find()
+		for end := time.Now().Add(Patience); leaked != nil && time.Now().Before(end); {
+			leaked = goleak.Find()
+		}
+		if err = errors.Join(err, leaked); err != nil && code == 0 {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
