@@ -171,7 +171,7 @@ func Test(ctx context.Context, root, dir, file string, flags []string, bugs ...B
 	build.Dir = root
 	text, err := build.CombinedOutput()
 	if err == nil {
-		text, err = exec.CommandContext(ctx, program, append(flags, "-test.timeout=1m")...).CombinedOutput()
+		text, err = exec.CommandContext(ctx, program, append(flags, "-test.timeout=10m")...).CombinedOutput()
 	}
 	return string(text), err
 }

@@ -37,6 +37,7 @@ func TestBugsAreFound(t *testing.T) {
 			out, err := plant.Test(t.Context(), "../..", t.TempDir(), "./driver/memory/behavior_test.go",
 				[]string{"-test.run=^TestBehavior$/^bubbles$/^" + group + "$"}, bug)
 			require.Error(t, err, "the tests of %s do not find that: %s", group, bug.Notes["breaks"])
+			require.NotContains(t, out, "panic: test timed out")
 			require.Regexp(t, "--- FAIL: TestBehavior/bubbles/"+group+"|^panic: |\npanic: |\nfatal error: ", out)
 		})
 	}
