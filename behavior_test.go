@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,6 +52,9 @@ func onBench(b *locktest.Bench, server zktest.FaultInjector, layouts ...zookeepe
 	return behavior.Options{
 		Open: func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool {
 			cfg := b.Config()
+			if !locktest.Embedded() {
+				cfg.SessionTimeout = 40 * time.Second // a busy machine must not lose sessions
+			}
 			cfg.Layout = layouts[int(opened.Add(1))%len(layouts)]
 			connector, err := zookeeper.NewConnector(cfg)
 			require.NoError(t, err)
