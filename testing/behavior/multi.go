@@ -53,12 +53,14 @@ func lockAllTakesEachNameOnce(b *bench) {
 func lockAllTakesAllOrNone(b *bench) {
 	p, a, c, d := b.pool(), b.name("a"), b.name("c"), b.name("d")
 	held := b.lock(b.pool(), c)
-	require.NoError(b, p.Ping(b.ctx)) // the wait is for the lock, not for a session
-	_, err := p.LockAll(b.timeout(500*time.Millisecond), []string{d, c, a})
+	w := do(b, func(ctx context.Context) error { _, err := p.LockAll(ctx, []string{d, c, a}); return err })
+	b.queued(c, 2)
+	w.cancel()
+	err := w.returned()
 	var culprit *lockpool.LockError
 	require.ErrorAs(b, err, &culprit)
 	require.Equal(b, []string{c, "lock all"}, []string{culprit.Name, culprit.Op})
-	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.ErrorIs(b, err, context.Canceled)
 	b.queued(a, 0)
 	b.queued(d, 0)
 	b.unlock(held)
@@ -145,7 +147,7 @@ func waitAtMostBoundsTheWholeLockAll(b *bench) {
 	require.ErrorIs(b, err, context.DeadlineExceeded)
 	var culprit *lockpool.LockError
 	require.ErrorAs(b, err, &culprit)
-	require.Equal(b, c, culprit.Name)
+	require.True(b, culprit.Name == c || !b.bubble, "a busy machine unlocks late")
 	b.queued(a, 0)
 	b.unlock(second)
 }
@@ -322,7 +324,7 @@ func (b *bench) rests(ways map[string]take) {
 		require.ErrorIs(b, unlock(b.ctx), lockpool.ErrNotHeld)
 		stats := p.Stats()
 		require.Equal(b, []int{0, 0}, []int{stats.Held, stats.InUse}, way)
-		require.Positive(b, stats.Resting, way)
+		require.True(b, stats.Resting > 0 || time.Since(granted) >= short, way)
 		var next []*call[struct{}]
 		for _, pool := range []*lockpool.Pool{p, others} {
 			for wait, refusal := range map[time.Duration]error{0: lockpool.ErrLocked, short / 5: context.DeadlineExceeded} { // a tenancy is no longer
@@ -409,13 +411,14 @@ func holdAtLeastLeavesTheHandleFree(b *bench) {
 	require.ErrorIs(b, context.Cause(kept), lockpool.ErrNotHeld)
 	q, err := p.Queue(b.ctx, a)
 	require.NoError(b, err)
-	require.Len(b, q.Contenders, 1)
-	require.True(b, q.Contenders[0].Holds)
-	require.False(b, q.Contenders[0].Granted.IsZero(), "it is still known as the pool's")
+	if time.Since(granted) < short {
+		require.Len(b, q.Contenders, 1)
+		require.True(b, q.Contenders[0].Holds)
+		require.False(b, q.Contenders[0].Granted.IsZero(), "it is still known as the pool's")
+	}
 	h := b.handle(p) // the only one
 	b.unlock(b.lock(h, b.name("c")))
-	_, err = h.TryLock(b.ctx, a)
-	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.isHeldFor(short, granted, h, a)
 	first := b.lock(h, a, lockpool.HoldAtLeast(short))
 	b.took(short, granted)
 	token := b.token(first)
@@ -485,8 +488,8 @@ func closeKeepsHoldAtLeast(b *bench) {
 	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(short)))
 	b.lock(h, b.name("held"), lockpool.HoldAtLeast(short))
 	b.close(h)
-	b.isHeld(a)
-	b.isHeld(b.name("held"))
+	b.isHeldFor(short, granted, b.looker, a)
+	b.isHeldFor(short, granted, b.looker, b.name("held"))
 	require.NoError(b, p.Shutdown(b.ctx))
 	b.took(short, granted)
 	b.isFree(a)
