@@ -20,9 +20,9 @@ import (
 // Tokens grow with each restart, and when the sequence of a queue starts again.
 func TestLocksSurviveAServerRestart(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
-		own := locktest.StartServer(t)
+		own := locktest.StartServer(t, zktest.ContainerInterval(time.Hour)) // the test removes directories itself
 		b := locktest.NewOn(t, own)
-		p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
+		p, other := b.PoolWithTimeout(40*time.Second), b.PoolWithTimeout(40*time.Second)
 		last := int64(0)
 		use := func(l *lockpool.Lock) {
 			token := b.Token(l)

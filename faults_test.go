@@ -44,7 +44,16 @@ type play struct {
 // keep is the play of the requests that a session sends by itself.
 const keep = "keep alive"
 
+// alive is the timeout of the sessions in that play: a busy machine must not lose a real one.
+func alive() time.Duration {
+	if locktest.Embedded() {
+		return middle
+	}
+	return 3 * middle
+}
+
 func allPlays() (all []play) {
+	all = []play{{Play: plays.Play{Name: keep, Warm: 1, Act: func(s *plays.Stage) { s.UseFor(alive() / 2) }}}} // takes longest
 	for _, p := range plays.All {
 		all = append(all, play{Play: p})
 	}
@@ -59,7 +68,6 @@ func allPlays() (all []play) {
 		play{Play: plays.Play{Name: "twins recover", Warm: 1, Act: useOnce}, layout: zookeeper.LayoutKazoo, lost: true},
 		play{Play: plays.Play{Name: "once twins", Warm: 1, Act: (*plays.Stage).FinishARun}, layout: zookeeper.LayoutKazoo},
 		play{Play: plays.Play{Name: "digest", Warm: 1, Rival: true, Act: wait}, digest: true},
-		play{Play: plays.Play{Name: keep, Warm: 1, Act: func(s *plays.Stage) { s.UseFor(middle / 2) }}},
 	)
 }
 
@@ -269,7 +277,7 @@ func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 	s.machine = s.Bench.Machine()
 	s.plays = &plays.Stage{TB: t, Ctx: s.Ctx, Others: others, Label: fmt.Sprint("stage-", stages.Add(1)), AtNext: s.atNext}
 	if s.keeps {
-		cfg.SessionTimeout = middle
+		cfg.SessionTimeout = alive()
 	}
 	if f != nil {
 		s.plays.Effect, s.plays.Allows = f.effect, func(err error) bool { return allows(f.effect, err) }

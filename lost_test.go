@@ -23,7 +23,7 @@ func TestRemovalIsNoticedAfterTheWatchFired(t *testing.T) {
 	p := b.Pool()
 	l := b.Lock(p, "a")
 	node := b.Chroot + "/a/" + b.Children("a")[0]
-	b.Until(func() bool { return b.Watched(locktest.Shared()) > 0 }, "the node is watched")
+	b.Until(func() bool { return b.WatchedIn("a") > 0 }, "the node is watched")
 	_, err := b.Admin.Set(node, []byte("of another client"), -1)
 	require.NoError(t, err)
 	proxy.Cut(zktest.Selector{})

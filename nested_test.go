@@ -55,7 +55,7 @@ func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
 		a.WaitFor(b.Ctx, permits(3, 3), "s")
 		b.AwaitWaiting(pool, 1)
 		time.Sleep(100 * time.Millisecond)
-		require.Empty(t, b.Children("s/locks"), "it has left the guards")
+		b.Until(func() bool { return len(b.Children("s/locks")) == 0 }, "it has left the guards")
 		two.WaitFor(b.Ctx, permits(1, 2), "s")
 		b.AwaitWaiting(pool, 2)
 		h.WaitFor(b.Ctx, exclusively, "y")
@@ -90,12 +90,8 @@ func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 		one.WaitFor(b.Ctx, exclusively, "b")
 		b.AwaitQueue("b", 3)
 		two.WaitFor(b.Ctx, exclusively, "a")
-		select {
-		case <-two.Done:
-			assert.ErrorIs(t, two.Err, lockpool.ErrDeadlock)
-		case <-time.After(15 * time.Second):
-			assert.Fail(t, "the cycle of two is not found, because a third one holds what cannot be read")
-		}
+		<-two.Done // at the latest with b.Ctx
+		assert.ErrorIs(t, two.Err, lockpool.ErrDeadlock, "a third one holds what cannot be read")
 		for _, p := range []*party{two, third, one} {
 			_ = p.Close(b.Ctx)
 			<-p.Done
@@ -121,12 +117,8 @@ func TestDeadlockBehindManyNestedWaits(t *testing.T) {
 					crowd = append(crowd, p)
 				}
 				hot.WaitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
-				select {
-				case <-hot.Done:
-					assert.ErrorIs(t, hot.Err, lockpool.ErrDeadlock)
-				case <-time.After(15 * time.Second):
-					assert.Fail(t, "the cycle of two is not found")
-				}
+				<-hot.Done // at the latest with b.Ctx
+				assert.ErrorIs(t, hot.Err, lockpool.ErrDeadlock)
 				_ = hot.Close(b.Ctx)
 				for _, p := range crowd {
 					<-p.Done
@@ -217,9 +209,6 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 	const n = 500
 	locktest.Once(t)
 	b := locktest.New(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	b.Ctx = ctx
 	pool := b.Pool(lockpool.WithMaxHandles(3*n), lockpool.WithDeadlockCheck(time.Hour))
 	hot := &party{Handle: b.Handle(pool)}
 	require.NoError(t, exclusively(b.Ctx, hot.Handle, "hot"))
@@ -235,15 +224,12 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 	for _, p := range crowd {
 		p.WaitFor(b.Ctx, exclusively, "hot")
 	}
-	for deadline := time.Now().Add(time.Minute); pool.Stats().Waiting < n && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	began := time.Now()
+	b.AwaitWaiting(pool, n)
+	clock := locktest.StartClock()
 	hot.WaitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
 	<-hot.Done
-	took := time.Since(began)
+	clock.Took(t, 0, time.Second, "finding the cycle")
 	assert.ErrorIs(t, hot.Err, lockpool.ErrDeadlock)
-	assert.Less(t, took, time.Second)
 	require.NoError(t, pool.Close())
 	for _, p := range crowd {
 		<-p.Done

@@ -180,7 +180,7 @@ func beVictim(b *locktest.Bench, get ask, lock string, p, others *lockpool.Pool)
 // pool open.
 func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 	b := locktest.New(t) // not parallel: profiles are per process
-	others := b.Pool(lockpool.WithProfiles(), lockpool.WithTracerProvider(new(panickingTracer)))
+	others := b.PoolWithTimeout(40*time.Second, lockpool.WithProfiles(), lockpool.WithTracerProvider(new(panickingTracer)))
 	calls := map[string]func(p *lockpool.Pool){
 		"free": func(p *lockpool.Pool) { _ = p.Do(b.Ctx, "a", func(context.Context) error { return nil }) },
 		"try":  func(p *lockpool.Pool) { _, _ = p.TryLock(b.Ctx, "held") },

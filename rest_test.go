@@ -137,7 +137,7 @@ func TestRestEndsWithItsSession(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
 		b := locktest.NewOn(t, own)
-		p := b.PoolWithTimeout(time.Second)
+		p := b.PoolWithTimeout(6 * time.Second)
 		b.Unlock(b.Lock(p, "a", lockpool.HoldAtLeast(time.Hour)))
 		w := b.StartLock(p, "a")
 		b.AwaitWaiting(p, 1)
