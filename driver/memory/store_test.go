@@ -16,6 +16,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/memory"
 	"github.com/lockpool/lockpool/testing/plays"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 func TestOpenSharesAStoreByName(t *testing.T) {
@@ -164,8 +165,9 @@ func TestRemove(t *testing.T) {
 // A bubble ends only when all goroutines have ended: the driver has none, even with an open
 // session, a waiter in a queue, and a paused store.
 func TestNothingRuns(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(bubble.Enter())
 		store := memory.New()
 		s := must(store.Connect(t.Context()))(t)
 		first := must(s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive}))(t)
