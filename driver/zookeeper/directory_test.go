@@ -216,41 +216,40 @@ func requestsFor(own *zktest.Server, do func()) int {
 // directory that is created. A name that exists costs no more than when it was known to, and
 // a name that is often locked costs two, unless each contender has two nodes.
 func TestNewNameCostsThreeRequests(t *testing.T) {
-	t.Parallel()
 	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
 		t.Run(string(layout), func(t *testing.T) {
-			t.Parallel()
-			b, own := locktest.NewEmbedded(t)
-			cfg := b.Config()
-			cfg.Layout = layout
-			p, other := b.PoolWith(cfg), b.PoolWith(cfg)
-			b.Unlock(b.Lock(p, "chroot"))
-			lock := func(p *lockpool.Pool, name string) int {
-				return requestsFor(own, func() { b.Unlock(b.Lock(p, name)) })
-			}
-			for i := range 5 {
-				require.Equal(t, 3, lock(p, fmt.Sprint("new", i)))
-			}
-			require.Equal(t, 5, lock(p, "x/y/z"))
-			require.Equal(t, 3, lock(p, "x/y/a"))
-			require.NoError(t, other.Ping(b.Ctx))
-			for i := range 5 {
-				require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it exists")
-				require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it is known")
-			}
-			require.LessOrEqual(t, lock(other, "new-too"), 4, "the last one existed")
-			require.Equal(t, 3, lock(other, "newer"))
-			if layout == zookeeper.LayoutCurator {
-				for range 30 {
-					lock(p, "often")
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
+				cfg := b.Config()
+				cfg.Layout = layout
+				p, other := b.PoolWith(cfg), b.PoolWith(cfg)
+				b.Unlock(b.Lock(p, "chroot"))
+				lock := func(p *lockpool.Pool, name string) int {
+					return requestsFor(own, func() { b.Unlock(b.Lock(p, name)) })
 				}
-				require.Equal(t, 2, lock(p, "often"), "only to create the node, and to remove it")
-			}
-			for path, node := range own.State().Nodes {
-				if strings.HasPrefix(path, b.Chroot+"/") {
-					require.Zero(t, node.Stat.EphemeralOwner, path)
+				for i := range 5 {
+					require.Equal(t, 3, lock(p, fmt.Sprint("new", i)))
 				}
-			}
+				require.Equal(t, 5, lock(p, "x/y/z"))
+				require.Equal(t, 3, lock(p, "x/y/a"))
+				require.NoError(t, other.Ping(b.Ctx))
+				for i := range 5 {
+					require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it exists")
+					require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it is known")
+				}
+				require.LessOrEqual(t, lock(other, "new-too"), 4, "the last one existed")
+				require.Equal(t, 3, lock(other, "newer"))
+				if layout == zookeeper.LayoutCurator {
+					for range 30 {
+						lock(p, "often")
+					}
+					require.Equal(t, 2, lock(p, "often"), "only to create the node, and to remove it")
+				}
+				for path, node := range own.State().Nodes {
+					if strings.HasPrefix(path, b.Chroot+"/") {
+						require.Zero(t, node.Stat.EphemeralOwner, path)
+					}
+				}
+			})
 		})
 	}
 }

@@ -28,7 +28,8 @@ func (l *gatedLog) Write(p []byte) (int, error) {
 // A slow log handler delays neither the goroutine that reads the server's replies
 // nor a caller of Lock.
 func TestSlowLoggerDelaysNoLock(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
 		b, proxy := locktest.NewBehindProxy(t)
 		log := gatedLog{gate: make(chan struct{})}
 		cfg := b.Config()
@@ -56,7 +57,8 @@ func TestSlowLoggerDelaysNoLock(t *testing.T) {
 // An outage is logged once, within about a second and with its cause, and so is its
 // end.
 func TestOutageIsLoggedOnce(t *testing.T) {
-	locktest.Timed(t, func(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
 		b, proxy := locktest.NewBehindProxy(t)
 		var log locktest.Log
 		outages := func() int { return strings.Count(log.String(), "no connection to ZooKeeper") }

@@ -251,6 +251,7 @@ func TestEagerRefusalBreaksNoConnection(t *testing.T) {
 	b.Restrict("/forbidden", zk.PermRead)
 	var log locktest.Log
 	cfg := b.Config()
+	cfg.SessionTimeout = 40 * time.Second
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
 	var all sync.WaitGroup

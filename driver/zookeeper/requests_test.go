@@ -106,6 +106,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 			cut()
 			for i, s := range all { // one after the other: their watches may never be gone all at once
 				for s.connection.current() == before[i] {
+					require.NoError(t, s.Err())
 					time.Sleep(time.Millisecond)
 				}
 			}

@@ -32,10 +32,10 @@ func addresses(ips ...string) lookup {
 // connectByName opens a session on the server zookeeper.test. The session is closed when the
 // test ends.
 func connectByName(t *testing.T, names lookup, port string) (context.Context, driver.Session) {
-	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
+	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 12 * time.Second})
 	require.NoError(t, err)
 	c.lookup = names
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	s, err := c.Connect(ctx)
 	require.NoError(t, err)

@@ -120,31 +120,31 @@ func (o listObserver) Woken(e driver.Event, _ bool) {
 
 // A release by the session itself does grant: with the release alone, and no request more.
 func TestReleaseGrantsWithinTheSession(t *testing.T) {
-	t.Parallel()
-	for layout, nodes := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 1, zookeeper.LayoutKazoo: 2} {
-		b := locktest.NewOn(t, locktest.StartServer(t))
-		session := sessionOf(b, layout)
-		claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
-		holder, err := claim.Acquire(b.Ctx)
-		require.NoError(t, err)
-		granted := make(chan driver.Node)
-		const waiters = 20
-		for i := range waiters {
-			go func() { // ends when the holders before it have left
-				node, _ := claim.Acquire(b.Ctx)
-				granted <- node
-			}()
-			b.AwaitQueue("a", (i+2)*nodes)
+	locktest.Once(t)
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
+		for layout, nodes := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 1, zookeeper.LayoutKazoo: 2} {
+			session, name := sessionOf(b, layout), string(layout)
+			claim := recipe.Claim{Session: session, Queue: name, Rule: recipe.Exclusive, Views: new(recipe.Views)}
+			holder, err := claim.Acquire(b.Ctx)
+			require.NoError(t, err)
+			granted := make(chan driver.Node)
+			const waiters = 20
+			for i := range waiters {
+				go func() { // ends when the holders before it have left
+					node, _ := claim.Acquire(b.Ctx)
+					granted <- node
+				}()
+				b.AwaitQueue(name, (i+2)*nodes)
+			}
+			b.Until(func() bool { return b.WatchedIn(name) >= (waiters+1)*nodes }, "not all wait")
+			require.Len(t, locktest.Requests(own, func() {
+				for range waiters {
+					require.NoError(t, session.Leave(b.Ctx, name, holder))
+					holder = <-granted
+					require.NotZero(t, holder)
+				}
+			}), waiters)
+			require.NoError(t, session.Leave(b.Ctx, name, holder))
 		}
-		b.Until(func() bool { return b.WatchedIn("a") >= (waiters+1)*nodes }, "not all wait")
-		before := b.Stat(b.Server, "zk_packets_received")
-		for range waiters {
-			require.NoError(t, session.Leave(b.Ctx, "a", holder))
-			holder = <-granted
-			require.NotZero(t, holder)
-		}
-		const besides = 10 // proofs of the lease, pings, and the counting itself
-		require.InDelta(t, waiters, b.Stat(b.Server, "zk_packets_received")-before, besides)
-		require.NoError(t, session.Leave(b.Ctx, "a", holder))
-	}
+	})
 }
