@@ -472,10 +472,11 @@ func (s *Stage) lead() {
 		require.Equal(s, int32(1), s.inside.Add(1), "two leaders")
 		s.inside.Add(-1)
 		l, err := s.Others.TryLock(s.Ctx, "a")
-		switch {
-		case err == nil && s.Effect == Losing:
+		if err == nil {
+			require.True(s, s.Effect == Losing || ctx.Err() != nil && s.Allows(context.Cause(ctx)), "the leader is not told a loss")
 			return l.Unlock(s.Ctx)
-		case s.Effect != Losing && !errors.Is(err, lockpool.ErrLocked):
+		}
+		if s.Effect != Losing && !errors.Is(err, lockpool.ErrLocked) {
 			return fmt.Errorf("the rival: %w", err)
 		}
 		return nil
