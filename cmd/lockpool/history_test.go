@@ -59,7 +59,7 @@ type moment struct {
 // said returns what the files should tell of a queue.
 func said(contenders []lockpool.Contender) (all []string) {
 	for _, c := range contenders {
-		all = append(all, fmt.Sprintln(c.Node, c.Kind, c.Holds, c.Permits, c.Session, c.Asked.UnixMilli(), c.Kept, c.Origin, c.At))
+		all = append(all, fmt.Sprintln(c.Node, c.Kind, c.Holds, c.Permits, c.Session, c.Asked.UnixMilli(), c.Kept, c.Origin, waiting(!c.Holds, c.At)))
 	}
 	return all
 }
@@ -67,9 +67,18 @@ func said(contenders []lockpool.Contender) (all []string) {
 // replayed returns the same of the replayed contenders.
 func replayed(contenders []*waitgraph.Contender) (all []string) {
 	for _, c := range contenders {
-		all = append(all, fmt.Sprintln(c.Name, c.Kind(), !c.Waits, c.Permits, c.Session, c.Joined.UnixMilli(), c.Record.Kept, lockpool.Origin(c.Record.Origin), c.Record.At))
+		all = append(all, fmt.Sprintln(c.Name, c.Kind(), !c.Waits, c.Permits, c.Session, c.Joined.UnixMilli(), c.Record.Kept, lockpool.Origin(c.Record.Origin), waiting(c.Waits, c.Record.At)))
 	}
 	return all
+}
+
+// waiting is where a waiter's call was made. The holder may have another one by now, with a turn
+// that a pool has reported.
+func waiting(waits bool, at string) string {
+	if waits {
+		return at
+	}
+	return ""
 }
 
 // compared is a history that is compared with moments.

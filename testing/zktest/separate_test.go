@@ -98,10 +98,11 @@ func TestIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	awaitMode(t, e.Member(follower), "")
 	awaitMode(t, e.Member(leader), "leader")
 	awaitMode(t, e.Member(other), "follower")
-	for i := range 3 {
-		answer, err := e.Member(i).Command(testContext(t), "ruok")
-		require.NoError(t, err)
-		require.Equal(t, "imok", answer)
+	for i := range 3 { // not at once from a server that has just stopped serving
+		require.Eventually(t, func() bool {
+			answer, err := e.Member(i).Command(testContext(t), "ruok")
+			return err == nil && answer == "imok"
+		}, testTimeout, pollInterval)
 	}
 	require.Equal(t, 124, dialFrom(e, follower, leader, "1"))
 	require.Equal(t, 124, dialFrom(e, other, follower, "1"))
