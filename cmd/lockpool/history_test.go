@@ -190,7 +190,14 @@ func TestHistoryIsWhatQueueSaid(t *testing.T) {
 	for _, kind := range []string{"mutex true", "mutex false", "read true", "read false", "write true", "semaphore true", "semaphore false", "plain true"} {
 		require.Positive(t, all[kind], kind)
 	}
-	require.Less(t, s.requireMoments(files, middle, moments)["mutex true"], all["mutex true"], "a snapshot replaces the oldest logs")
+	require.Less(t, sum(s.requireMoments(files, middle, moments)), sum(all), "a snapshot replaces the oldest logs")
+}
+
+func sum(kinds map[string]int) (n int) {
+	for _, k := range kinds {
+		n += k
+	}
+	return n
 }
 
 // pose makes contenders of each kind hold and wait, until the pools are closed.
