@@ -344,7 +344,9 @@ func downgradedLocksAreNotKept(b *bench) {
 	l := b.lock(h, a)
 	inner := b.read(h, a)
 	b.unlock(l)
-	b.unlock(b.read(p, a)) // shared
+	if b.bubble { // 100 ms after the grant, the reader has a node, which the pool may keep
+		b.unlock(b.read(p, a)) // shared
+	}
 	b.unlock(inner)
 	b.isFree(a)
 	require.Zero(b, p.Stats().Kept)
