@@ -207,7 +207,10 @@ func TestHoldAtLeast(t *testing.T) {
 	waiter.code()
 	clock.Took(t, time.Second, locktest.Patience/2, "the hold")
 
-	// A signal cuts the rest short.
+	// A signal cuts the rest short, and not the wait for the release.
+	server := zktest.Start(t)
+	server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.DelayApply(200 * time.Millisecond)})
+	s = newShellOn(locktest.NewOn(t, server))
 	p = s.start("run", "--hold-at-least", "1m", "job", "--", "echo", "hi").prints("hi")
 	time.Sleep(100 * time.Millisecond)
 	p.signal(syscall.SIGTERM)

@@ -231,15 +231,10 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 		if err := r.hold(ctx, signals); err != nil {
 			return err
 		}
-		// The child has ended; a signal now ends the rest of the hold, or the wait for
-		// the service to confirm the release.
+		// The child has ended; a signal now ends the rest of the hold, and another one the wait
+		// for the service to confirm the release.
+		rest(ctx, signals, r.holdAtLeast-time.Since(granted))
 		stopWaiting = endBy(signals, cancel)
-		if rest := time.NewTimer(r.holdAtLeast - time.Since(granted)); r.holdAtLeast > 0 {
-			select {
-			case <-rest.C:
-			case <-ctx.Done():
-			}
-		}
 		if r.code != 0 {
 			return exitStatus(r.code) // and with --once, the run is not done
 		}
@@ -314,6 +309,22 @@ func (r *run) tellOfWait(ctx context.Context, pool *lockpool.Pool) (stop func() 
 	return func() bool {
 		cancel()
 		return timer.Stop()
+	}
+}
+
+// rest waits for the time d, until the lock is lost, or until a signal arrives.
+func rest(ctx context.Context, signals <-chan os.Signal, d time.Duration) {
+	for over := time.After(d); d > 0; {
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+			return
+		case sig := <-signals:
+			if ends(sig) {
+				return
+			}
+		}
 	}
 }
 
