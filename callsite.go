@@ -26,7 +26,7 @@ var sites = struct {
 // maxSites bounds the memory that sites takes, to about half a megabyte.
 const maxSites = 1000
 
-// stacks are for reuse. On the goroutine's own stack they would double that of each waiter.
+// stacks are for reuse. A stack in a local variable would double the memory of each waiter.
 var stacks = sync.Pool{New: func() any { return new(stack) }}
 
 // callSite returns the place of the call into this package, and the places of its callers,

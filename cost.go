@@ -59,8 +59,8 @@ type Cost struct {
 // for locks, and removes the publication an hour after the last such minute. The pool knows the
 // 100 most expensive pairs of a lock and a line, in about 0.3 MB at most (the space-saving sketch
 // of Metwally, Agrawal and El Abbadi), and publishes the 20 or so that fit into a node. Of the calls
-// that wait shortly in memory or take a kept lock, one in 64 counts for all. A pool without links (see [WithTraceLinks])
-// publishes nothing.
+// that wait shortly in memory or take a kept lock, one in 64 counts for all. A pool without links
+// (see [WithTraceLinks]) publishes nothing.
 //
 // Costs reads a node for each pool. Without the right to read one, the error wraps
 // ErrNoPermission.
@@ -111,7 +111,8 @@ func (a *acquisition) weigh() (weight int32) {
 	return a.weight
 }
 
-// sampleKept makes one in costSample turns of kept locks, taken without an acquisition, count for all.
+// sampleKept makes one in costSample turns of kept locks, taken without an acquisition, count for
+// all.
 func (p *Pool) sampleKept(h *hold) {
 	if p.telemetry.NoLinks || rand.Uint32N(costSample) > 0 {
 		return

@@ -279,7 +279,7 @@ func (r *run) late() time.Duration {
 	if r.bubble {
 		return 20 * time.Millisecond
 	}
-	return 20 * time.Second
+	return 5 * time.Second
 }
 
 func nodesOf(located []driver.Located) (nodes []driver.Node) {

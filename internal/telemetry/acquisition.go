@@ -18,8 +18,7 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// Acquisition is one request for a lock. One goroutine at a time may call
-// the methods.
+// Acquisition is one request for a lock. One goroutine at a time may call the methods.
 type Acquisition struct {
 	t      *Telemetry
 	lock   Lock
