@@ -231,6 +231,7 @@ var effects = map[string]func(*testing.T){
 		s := serve(t)
 		require.Empty(t, s.list("/watches", ""))
 		c := s.connect()
+		c.create("/a", 0) // the client's own start races with a watch that is its first request
 		_, _, _, err := c.ChildrenW("/")
 		require.NoError(t, err)
 		require.Equal(t, []object{{
