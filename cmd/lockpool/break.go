@@ -74,12 +74,8 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 		}
 		defer pool.Close()
 		targets, err := d.targets(pool, args[0], args[1:])
-		if errors.As(err, new(notThere)) {
-			fmt.Fprintln(cmd.ErrOrStderr(), "lockpool: "+oneLine(err))
-			return exitStatus(1)
-		}
 		if err != nil {
-			return err
+			return missed(cmd, err)
 		}
 		if !yes {
 			for _, t := range targets {
@@ -90,10 +86,13 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 			}
 		}
 		for _, t := range targets {
-			if one := d.carryOut(pool, args[0], t); one != nil {
-				err = errors.Join(err, one)
-			} else {
+			switch one := d.carryOut(pool, args[0], t); {
+			case one == nil:
 				fmt.Fprintln(cmd.OutOrStdout(), d.report(args[0], t))
+			case err == nil || errors.As(err, new(exitStatus)):
+				err = missed(cmd, one)
+			default:
+				err = errors.Join(err, one)
 			}
 		}
 		return err
@@ -103,6 +102,15 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 
 // notThere is the error of a demand on no contender.
 type notThere struct{ error }
+
+// missed prints an error that is a notThere, and returns the exit code instead.
+func missed(cmd *cobra.Command, err error) error {
+	if !errors.As(err, new(notThere)) {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "lockpool: "+oneLine(err))
+	return exitStatus(1)
+}
 
 // targets returns the contenders with the nodes, or the holders if none are given.
 func (d demand) targets(pool *lockpool.Pool, name string, nodes []string) (targets []lockpool.Contender, err error) {
@@ -157,7 +165,7 @@ func target(c lockpool.Contender) string {
 func (d demand) carryOut(pool *lockpool.Pool, name string, c lockpool.Contender) error {
 	err := reaching(pool, func(ctx context.Context) error { return d.make(pool, ctx, name, c.Node) })
 	if errors.Is(err, lockpool.ErrNotHeld) {
-		return fmt.Errorf("%s has no longer anything of %s", who(c), quoted(name))
+		return notThere{fmt.Errorf("%s has no longer anything of %s", who(c), quoted(name))}
 	}
 	return err
 }

@@ -187,7 +187,8 @@ func (d *doctor) servers(ctx context.Context) {
 		case strings.HasPrefix(version, "3.8.0") || versionBefore(version, 3, 8):
 			d.find(advice, server+" runs ZooKeeper "+version, "3.8.0 can lose confirmed writes, and older releases are not maintained", "use ZooKeeper 3.9, or a later 3.8 release")
 		}
-		if conf, err := d.ask(ctx, server, "conf"); err == nil {
+		if srvr != "" { // else another question would wait in vain
+			conf, _ := d.ask(ctx, server, "conf")
 			r.TickMS, _ = strconv.Atoi(value(conf, "tickTime="))
 			r.Sync, _ = strconv.Atoi(value(conf, "syncLimit="))
 		}

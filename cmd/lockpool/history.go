@@ -32,7 +32,15 @@ RFC 3339, or 90m for ninety minutes ago.`,
 		RunE: classified(func(cmd *cobra.Command, names []string) error {
 			var h *history
 			var err error
+			for i, name := range names {
+				names[i] = strings.TrimRight(name, "/") // what is below a name has the name with a slash
+				if err := driver.CheckName(names[i]); err != nil {
+					return misused("%s is not the name of a lock: %w", quoted(name), err)
+				}
+			}
 			switch {
+			case chroot != "" && chroot[0] != '/':
+				err = misused("--chroot %s begins without a slash; write /%s", quoted(chroot), chroot)
 			case logs != "":
 				h, err = readFiles(logs, snapshots, chroot, names, from, to)
 			case cmp.Or(snapshots, chroot) != "":

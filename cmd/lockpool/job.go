@@ -29,7 +29,8 @@ import (
 // while lockpool runs.
 //
 // If lockpool runs in the foreground of a terminal, so does the group, and the terminal's
-// signals go to the group and not to lockpool. When the child is stopped (Ctrl-Z), lockpool
+// signals go to the group and not to lockpool. (In a pipeline, the reader of the output may be
+// a pager, so the group comes to the foreground only if a process there reads the terminal.) When the child is stopped (Ctrl-Z), lockpool
 // stops everything in the group, because a stopped lockpool can kill nothing, and then
 // itself, for the shell to see. A continued lockpool continues the group once the lock is
 // known to be still held. (If another process stops lockpool, the guard stops the group, on
@@ -47,6 +48,9 @@ type job struct {
 	process *os.Process
 	states  chan syscall.WaitStatus // of the child
 	reason  string                  // why lockpool has ended the job
+	late    bool                    // a signal to end the job came after the child's end
+	passed  bool                    // a signal has been passed on
+	ctrlC   int                     // whom a typed Ctrl-C ends at last: a process, a negative group, or nobody
 	closed  bool
 }
 
@@ -168,15 +172,19 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, syscall.SIGCONT)
 	defer signal.Stop(continued)
-	if err := j.start(env); err != nil {
-		return 0, "", err
-	}
+	err = j.start(env)
 	// Taking the terminal back must not stop lockpool, nor an unread warning end lockpool.
 	// The child has been started, and inherits neither.
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
+	if err != nil {
+		return 0, "", err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // a revocation does not end the job
+	defer stop()
 
 	const outage = "the service does not answer, and the lock was about to expire"
 	var notStopped <-chan time.Time // received when the group has not stopped, although asked to
+	var held <-chan struct{}        // closed when the job of a continued lockpool can go on
 	for {
 		select {
 		case status := <-j.states:
@@ -184,7 +192,13 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			case status.Exited():
 				return status.ExitStatus(), j.reason, nil
 			case status.Signaled():
+				if j.shown && !j.passed && status.Signal() == syscall.SIGINT {
+					j.ctrlC = -syscall.Getpgrp() // which the terminal did not ask
+				}
 				return 128 + int(status.Signal()), j.reason, nil
+			case (status.StopSignal() == syscall.SIGTTIN || status.StopSignal() == syscall.SIGTTOU) && j.inForeground():
+				j.bringForward()
+				j.signal(syscall.SIGCONT)
 			case status.StopSignal() != syscall.SIGSTOP: // else not by a terminal
 				j.signal(syscall.SIGSTOP) // also what has ignored the other signal
 				j.hide()
@@ -193,7 +207,7 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			}
 		case <-lost:
 			lost = nil
-			j.end(syscall.SIGKILL, whyLost(ctx).Error())
+			j.end(syscall.SIGKILL, whyLost(ctx, lock).Error())
 		case <-expired:
 			expired = nil
 			if !closed(lost) { // else lost says more
@@ -208,13 +222,15 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			revoked = nil
 			j.signal(syscall.SIGTERM)
 		case sig := <-signals:
+			j.passed, j.late = true, j.late || ends(sig) && isOver(j.process.Pid)
 			j.signal(sig.(syscall.Signal))
 		case <-continued:
-			notStopped = nil
-			j.resume(ctx, lock)
+			notStopped, held = nil, verified(running, lock)
 		case <-notStopped: // no process could continue lockpool: the group is orphaned
-			notStopped = nil
-			j.resume(ctx, lock)
+			notStopped, held = nil, verified(running, lock)
+		case <-held:
+			held = nil
+			j.resume()
 		}
 	}
 }
@@ -229,7 +245,7 @@ func (j *job) healthy(ctx context.Context, lock *lockpool.Lock) (expiring <-chan
 		expiring = lock.Expiring(j.margin + j.grace - tries)
 		switch {
 		case closed(lock.Lost()):
-			return nil, &failure{lost, whyLost(ctx)}
+			return nil, &failure{lost, whyLost(ctx, lock)}
 		case !closed(expiring):
 			return expiring, nil
 		}
@@ -240,12 +256,13 @@ func (j *job) healthy(ctx context.Context, lock *lockpool.Lock) (expiring <-chan
 
 // start starts the command.
 func (j *job) start(env []string) error {
+	_ = j.guard.Process.Signal(syscall.SIGCONT) // stopped if lockpool was, during the wait
 	cmd := &exec.Cmd{
 		Path: j.path, Args: j.args, Env: env,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pgid: j.guard.Process.Pid},
 	}
-	if j.inForeground() {
+	if j.inForeground() && !inPipeline() {
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
 		j.shown = true
 	}
@@ -270,10 +287,10 @@ func (j *job) start(env []string) error {
 	return <-started
 }
 
-// whyLost returns why the lock, whose context ctx is, was lost.
-func whyLost(ctx context.Context) error {
-	<-ctx.Done() // together with Lock.Lost
-	return context.Cause(ctx)
+// whyLost returns why the lock was lost.
+func whyLost(ctx context.Context, lock *lockpool.Lock) error {
+	_, err := lock.Token(context.WithoutCancel(ctx)) // a lost lock has none, and asks nobody
+	return errors.Unwrap(err)                        // without the name
 }
 
 func closed(c <-chan struct{}) bool {
@@ -303,26 +320,53 @@ func (j *job) signal(sig syscall.Signal) {
 	}
 }
 
-// resume continues the job after lockpool was stopped, unless the lock was lost meanwhile.
-func (j *job) resume(ctx context.Context, lock *lockpool.Lock) {
-	for {
-		verify, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		err := lock.Verify(verify)
-		cancel()
-		if err == nil {
-			break
+// verified returns a channel closed as soon as the service says that the lock is held.
+func verified(ctx context.Context, lock *lockpool.Lock) <-chan struct{} {
+	held := make(chan struct{})
+	go func() { // ends with ctx, or with the lock
+		for {
+			verify, cancel := context.WithTimeout(ctx, time.Second)
+			err := lock.Verify(verify)
+			cancel()
+			if err == nil {
+				close(held)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-lock.Lost():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
 		}
-		select {
-		case <-lock.Lost():
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	if j.inForeground() {
-		j.show(j.guard.Process.Pid)
-		j.shown = true
+	}()
+	return held
+}
+
+// resume continues the job after lockpool was stopped.
+func (j *job) resume() {
+	if j.inForeground() && !inPipeline() {
+		j.bringForward()
 	}
 	j.signal(syscall.SIGCONT)
+}
+
+// inPipeline reports whether another process of lockpool's group, perhaps a pager, reads the
+// output.
+func inPipeline() bool {
+	info, err := os.Stdout.Stat()
+	return err == nil && info.Mode()&os.ModeNamedPipe != 0
+}
+
+// dieOfCtrlC ends lockpool by SIGINT, if Ctrl-C has ended the child or the wait: a shell goes on
+// with a script after an exit code.
+func (j *job) dieOfCtrlC() {
+	if j.ctrlC != 0 {
+		signal.Reset(syscall.SIGINT)
+		_ = syscall.Kill(j.ctrlC, syscall.SIGINT)
+		time.Sleep(time.Second) // another thread dies
+	}
 }
 
 // inForeground reports whether lockpool's own group is in the foreground of a terminal.
@@ -332,6 +376,12 @@ func (j *job) inForeground() bool {
 	}
 	group, err := unix.IoctlGetInt(int(j.tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == syscall.Getpgrp()
+}
+
+// bringForward puts the group into the foreground.
+func (j *job) bringForward() {
+	j.show(j.guard.Process.Pid)
+	j.shown = true
 }
 
 // hide takes the terminal back from the group.

@@ -15,7 +15,19 @@ import (
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
 // isStopped reports whether a process is stopped.
-func isStopped(pid int) bool {
+func isStopped(pid int) bool { return state(pid) == 'T' }
+
+// isOver reports whether a process has ended.
+func isOver(pid int) bool {
+	s := state(pid)
+	return s == 0 || s == 'Z'
+}
+
+// state returns the letter for the state of a process, or 0 if there is none.
+func state(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T"))
+	if _, after, found := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" ")); err == nil && found {
+		return after[0]
+	}
+	return 0
 }

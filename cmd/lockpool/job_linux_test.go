@@ -3,12 +3,14 @@ package main
 // This file tests jobs while lockpool is stopped or killed.
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,12 +43,46 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	p.signal(syscall.SIGCONT)
 	s.Until(func() bool { return size(t, file) > stopped }, "the children have been continued")
 
+	waiter := s.start("run", "job", "--", "sh", "-c", "echo $$; sleep 60")
+	s.AwaitQueue("job", 2)
+	waiter.signal(syscall.SIGSTOP)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", waiter.Process.Pid))
+	require.NoError(t, err)
+	guard, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	require.NoError(t, err)
+	s.Until(func() bool { return isStopped(guard) }, "the guard is stopped")
+	waiter.signal(syscall.SIGCONT)
+
 	stopped = stop()
 	node := s.Chroot + "/job/" + s.Children("job")[0]
 	require.NoError(t, server.ExpireSession(server.State().Nodes[node].Stat.EphemeralOwner))
 	p.signal(syscall.SIGCONT)
 	require.Equal(t, 117, p.code())
 	require.Equal(t, stopped, size(t, file), "the children ran without the lock")
+
+	waiter.prints("\n")
+	child, err = strconv.Atoi(strings.TrimSpace(waiter.stdout.String()))
+	require.NoError(t, err)
+	waiter.signal(syscall.SIGSTOP)
+	s.Until(func() bool { return isStopped(child) }, "the children are stopped, although the guard was during the wait")
+}
+
+// A signal after the command's end, and before lockpool knows of the end, ends the rest.
+func TestSignalEndsTheRest(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for range 3 {
+		p := s.start("run", "--hold-at-least", "1m", "job", "--", "setsid", "sh", "-c", "echo $$; sleep 0.2").prints("\n")
+		p.signal(syscall.SIGSTOP)
+		child, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+		require.NoError(t, err)
+		s.Until(func() bool { return isOver(child) }, "the command has ended")
+		p.signal(syscall.SIGTERM)
+		p.signal(syscall.SIGCONT)
+		clock := locktest.StartClock()
+		require.Zero(t, p.code())
+		clock.Took(t, 0, 50*time.Second, "the release")
+	}
 }
 
 // A command outside the group dies with lockpool, though its children do not, and after a

@@ -63,6 +63,7 @@ func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 		"sh", "-c", `trap "echo asked; exit 5" TERM; echo started; while :; do sleep 0.02; done`).prints("started")
 	clock := locktest.StartClock()
 	require.NoError(t, begin(s.Server))
+	asked.signal(syscall.SIGCONT) // as systemd does, when it stops a service
 	asked.prints("asked")
 	s.Until(func() bool { return free(t, stubborn) }, "the children are dead")
 	for _, p := range []*process{killed, asked} {
@@ -200,12 +201,18 @@ func TestHoldAtLeast(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	clock := locktest.StartClock()
-	p := s.start("run", "--hold-at-least", "1s", "job", "--", "sh", "-c", "echo hi; exit 3")
+	p := s.start("run", "--hold-at-least", "1s", "--revocable", "job", "--", "sh", "-c", "echo hi; exit 3").prints("hi")
 	waiter := s.start("run", "job", "--", "echo", "granted")
-	p.prints("hi")
+	require.NoError(t, s.Pool().Revoke(s.Ctx, "job")) // which does not end the rest
 	require.Equal(t, 3, p.code())
 	waiter.code()
 	clock.Took(t, time.Second, locktest.Patience/2, "the hold")
+
+	p = s.start("run", "--hold-at-least", "1m", "job", "--", "sh", "-c", "echo hi; exit 3").prints("hi")
+	s.Until(func() bool { return s.WatchedIn("job") == 1 }, "the node is watched")
+	require.NoError(t, s.Admin.Delete(s.Chroot+"/job/"+s.Children("job")[0], -1))
+	require.Equal(t, 117, p.code())
+	require.Contains(t, p.stderr.String(), "was lost when sh had ended")
 
 	// A signal cuts the rest short, and not the wait for the release.
 	server := zktest.Start(t)
@@ -228,6 +235,14 @@ func TestRevocable(t *testing.T) {
 	require.Equal(t, 4, p.code())
 	require.Contains(t, p.stdout.String(), "asked")
 	require.Zero(t, waiter.code())
+
+	// The notice tells of the loss, and not of the request before.
+	p = s.start("run", "--revocable", "job", "--", "sh", "-c", `trap "echo asked" TERM; echo started; while :; do sleep 0.02; done`).prints("started")
+	require.NoError(t, pool.Revoke(s.Ctx, "job"))
+	p.prints("asked")
+	require.NoError(t, s.Admin.Delete(s.Chroot+"/job/"+s.Children("job")[0], -1))
+	require.Equal(t, 117, p.code())
+	require.Contains(t, p.stderr.String(), "lockpool: lock lost: ")
 }
 
 func TestMaxHold(t *testing.T) {

@@ -39,7 +39,7 @@ func execute(args []string, stderr io.Writer) int {
 	if !errors.As(err, new(told)) {
 		fmt.Fprintln(stderr, "lockpool:", oneLine(f.err))
 	}
-	return *exitCodes[f.outcome].code
+	return int(*exitCodes[f.outcome].code)
 }
 
 // version is the module's version, or (devel) if built in a clone without tags.
@@ -86,7 +86,7 @@ const (
 // other programs: above the numbers of sysexits.h, and below the shells'. Each has a flag
 // of lockpool run.
 var exitCodes = [...]struct {
-	code    *int
+	code    *uint8
 	name    string
 	meaning string
 }{
@@ -97,7 +97,7 @@ var exitCodes = [...]struct {
 	failed: {code(119), "failed", "the service cannot be used, for example because no server answers"},
 }
 
-func code(n int) *int { return &n }
+func code(n uint8) *uint8 { return &n }
 
 // failure is an error with an outcome.
 type failure struct {
@@ -196,6 +196,6 @@ func registerExitCodes(flags *pflag.FlagSet) {
 		if outcome(o) == busy {
 			short = "E" // as in flock
 		}
-		flags.IntVarP(e.code, "exit-"+e.name, short, *e.code, fmt.Sprintf("exit code instead of %d", *e.code))
+		flags.Uint8VarP(e.code, "exit-"+e.name, short, *e.code, fmt.Sprintf("exit code instead of %d", *e.code))
 	}
 }

@@ -56,8 +56,8 @@ func runCommand(c *connection) *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long: `Run waits for the lock NAME, runs COMMAND while it holds it, and ends with the
 command's exit code, or 128 plus the number of the signal that ended it. Signals are
-passed on to the command and its children, its process group. If the lock is lost, they
-are killed before anyone else can get it.
+passed on to the command and its children, its process group. They are killed before the
+session can expire, and at once if the lock is lost in another way, such as a removal.
 
 The command finds LOCKPOOL_NAME, LOCKPOOL_TOKEN (the fencing token, a number that grows
 with each holder) and, if tracing is configured, TRACEPARENT in its environment.
@@ -126,15 +126,20 @@ func (r *run) run(cmd *cobra.Command) error {
 		return r.cannotStart(err)
 	}
 
+	defer func() {
+		if r.job != nil {
+			r.job.dieOfCtrlC()
+		}
+	}()
 	ctx, endTracing := startTracing(context.Background())
 	defer endTracing() // when the pool's last span has ended
-	opts := []lockpool.Option{lockpool.WithOwner(cmp.Or(r.owner, filepath.Base(path))), lockpool.WithMaxSessions(1)}
+	opts := []lockpool.Option{lockpool.WithOwner(cmp.Or(r.owner, ownerOf(path))), lockpool.WithMaxSessions(1)}
 	if r.maxHold > 0 {
 		opts = append(opts, lockpool.WithMaxHold(r.maxHold, r.revocable))
 	}
 	pool, err := service.open(opts...)
 	if err != nil {
-		return err
+		return misused("%w", err)
 	}
 	defer pool.Close()
 	take, err := r.take(pool, cmd.Flags().Changed)
@@ -153,6 +158,12 @@ func (r *run) run(cmd *cobra.Command) error {
 		span.SetStatus(codes.Error, oneLine(err))
 	}
 	return err
+}
+
+// ownerOf returns the name of a file, as far as an owner may have the name.
+func ownerOf(path string) string {
+	name := filepath.Base(path)
+	return strings.ToValidUTF8(name[:min(len(name), 200)], "")
 }
 
 // take returns the call to take the lock and call a function under the lock.
@@ -228,13 +239,18 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 		}
 		started = true
 		granted := time.Now()
-		if err := r.hold(ctx, signals); err != nil {
-			return err
-		}
+		err := r.hold(ctx, signals)
 		// The child has ended; a signal now ends the rest of the hold, and another one the wait
 		// for the service to confirm the release.
-		rest(ctx, signals, r.holdAtLeast-time.Since(granted))
+		if d := r.holdAtLeast - time.Since(granted); err == nil && !r.job.late && d > 0 {
+			rest(ctx, signals, d)
+		} else {
+			drain(signals)
+		}
 		stopWaiting = endBy(signals, cancel)
+		if err != nil {
+			return err
+		}
 		if r.code != 0 {
 			return exitStatus(r.code) // and with --once, the run is not done
 		}
@@ -248,6 +264,9 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 	case err == nil:
 		return nil
 	case !started && errors.As(cause, &status):
+		if status == exitStatus(128+syscall.SIGINT) && r.job.inForeground() {
+			r.job.ctrlC = os.Getpid()
+		}
 		return status
 	case !started && cause == errNoAnswer:
 		if errors.Is(err, errNoAnswer) {
@@ -269,7 +288,7 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 	case errors.As(err, new(*failure)):
 		return err
 	case errors.Is(err, lockpool.ErrLockLost):
-		return &failure{lost, fmt.Errorf("the lock was lost when %s had ended; another holder may have been beside it: %w", r.command[0], err)}
+		return &failure{lost, fmt.Errorf("the lock was lost when %s had ended; another holder may have been beside it: %v", r.command[0], err)} // without the command's exit code
 	case errors.As(err, &status):
 		return status
 	}
@@ -312,19 +331,28 @@ func (r *run) tellOfWait(ctx context.Context, pool *lockpool.Pool) (stop func() 
 	}
 }
 
-// rest waits for the time d, until the lock is lost, or until a signal arrives.
+// rest waits for the time d, until the lock of ctx is lost, or until a signal arrives. A
+// revocation ends no rest.
 func rest(ctx context.Context, signals <-chan os.Signal, d time.Duration) {
-	for over := time.After(d); d > 0; {
+	lock, _ := lockpool.LockFromContext(ctx)
+	for over := time.After(d); ; {
 		select {
 		case <-over:
 			return
-		case <-ctx.Done():
+		case <-lock.Lost():
 			return
 		case sig := <-signals:
 			if ends(sig) {
 				return
 			}
 		}
+	}
+}
+
+// drain forgets the signals that came before the child's end.
+func drain(signals <-chan os.Signal) {
+	for len(signals) > 0 {
+		<-signals
 	}
 }
 

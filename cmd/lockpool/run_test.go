@@ -83,6 +83,14 @@ func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{{}, {"job"}, {"job", "true"}, {"job", "--"}, {"--", "job"}, {"--", "-job", "true"}, {"--", "-job", "--"}} {
 		s.fails(118, write, append([]string{"run"}, args...)...)
 	}
+	s.fails(118, `invalid argument "256" for "-E, --exit-busy" flag: strconv.ParseUint: parsing "256": value out of range; see lockpool --help`,
+		"run", "--exit-busy", "256", "job", "--", "true")
+	s.says(118, "longer than 200 bytes", "run", "--owner", strings.Repeat("x", 201), "job", "--", "true")
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 199)+"€")
+	require.NoError(t, os.Symlink("/bin/true", long))
+	s.run(0, "run", "job", "--", long)
+	s.says(118, "a//b is not the name of a lock: it has an empty part", "history", "--txnlog", "/", "a//b")
+	s.says(118, "--chroot locks begins without a slash; write /locks", "history", "--txnlog", "/", "--chroot", "locks")
 	s.fails(118, `unknown command "lss" for "lockpool"; Did you mean this?; ls; see lockpool --help`, "lss")
 
 	require.Equal(t, "-job -- -x\n", s.prints("run", "--", "-job", "--", "sh", "-c", `echo "$LOCKPOOL_NAME" "$@"`, "sh", "--", "-x"))

@@ -103,8 +103,11 @@ func (s *site) check() error {
 	private := (host == "localhost" || addr.IsLoopback()) && !s.behindProxy
 	s.secure, s.secret, s.seats = s.behindProxy || s.cert != "", rand.Text(), make(chan struct{}, maxBrowsers)
 	s.hosts = append([]string{"localhost", "127.0.0.1", "::1"}, strings.Fields(strings.ToLower(strings.Join(s.hosts, " ")))...)
+	if addr.IsValid() {
+		host = addr.String() // as browsers write the address
+	}
 	if host != "" && !addr.IsUnspecified() {
-		s.hosts = append(s.hosts, host)
+		s.hosts = append(s.hosts, strings.ToLower(host))
 	}
 	s.token = os.Getenv("LOCKPOOL_SERVE_TOKEN")
 	if s.tokenFile != "" {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -35,8 +37,8 @@ type browser struct {
 	ctx context.Context
 }
 
-// browse opens a page. The test fails if the console has a message.
-func (s *shell) browse(url string) *browser {
+// browse opens a page. The test fails if the console has a message other than the expected.
+func (s *shell) browse(url string, expected ...string) *browser {
 	s.Helper()
 	path, err := exec.LookPath("chromium")
 	require.NoError(s, err, "install Debian's package chromium")
@@ -53,7 +55,10 @@ func (s *shell) browse(url string) *browser {
 		defer close(read)
 		for m, err := range console {
 			if err == nil {
-				messages = append(messages, m.String()+" "+m.URL)
+				text := m.String() + " " + m.URL
+				if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(text, e) }) {
+					messages = append(messages, text)
+				}
 			}
 		}
 	}()
@@ -110,6 +115,15 @@ func (b *browser) tabTo(text string) {
 		}
 	}
 	require.FailNow(b.s, "Tab does not lead to "+text)
+}
+
+func TestTokenIsTyped(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.env = append(s.env, "LOCKPOOL_SERVE_TOKEN=correct horse battery")
+	b := s.browse(s.serve(), "401 (Unauthorized)", "Password forms should have")
+	b.run(chromedp.KeyEvent("correct horse battery" + kb.Enter))
+	b.until(isLive)
 }
 
 const isLive = `document.getElementById("live")?.textContent === "Live."`

@@ -65,7 +65,7 @@ var headers = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; " +
 		"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 	"X-Content-Type-Options":       "nosniff",
-	"Referrer-Policy":              "no-referrer",
+	"Referrer-Policy":              "same-origin", // with no-referrer, the form that asks for the token has no Origin
 	"Cache-Control":                "no-store",
 	"Cross-Origin-Opener-Policy":   "same-origin",
 	"Cross-Origin-Resource-Policy": "same-origin",
@@ -198,6 +198,7 @@ func (s *site) events(w http.ResponseWriter, r *http.Request) {
 			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil {
 				return
 			}
+			_ = control.SetWriteDeadline(time.Time{}) // which would end a stream of HTTP/2
 			last = text
 		}
 		sleep(r.Context(), pause)

@@ -211,7 +211,7 @@ func headersOf(v *visitor) map[string]string {
 	csp := v.send("GET", "/", "").Header.Get("Content-Security-Policy")
 	require.Contains(v.s, csp, "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';")
 	require.NotContains(v.s, csp, "unsafe")
-	return map[string]string{"Content-Security-Policy": csp, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+	return map[string]string{"Content-Security-Policy": csp, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 }
 
 func TestServeShowsAndChanges(t *testing.T) {
@@ -301,6 +301,10 @@ func TestServeCommandLine(t *testing.T) {
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		require.NotContains(t, stderr, "secret")
 	}
+	site := &site{listen: "Web1:7433", behindProxy: true, tokenFile: short}
+	require.NoError(t, os.WriteFile(short, []byte("correct horse battery\n"), 0o600))
+	require.NoError(t, site.check())
+	require.Contains(t, site.hosts, "web1")
 	_, stderr := s.run(119, "serve", "--listen", s.Addr)
 	require.Contains(t, stderr, "choose another address with --listen")
 }
@@ -338,7 +342,9 @@ func siteInBubble(t *testing.T, test func(t *testing.T, s *shell, server *zktest
 		require.NoError(t, site.check())
 		site.hub = newHub(new(connection), b.Pool(lockpool.WithMaxSessions(1)), "", "")
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		web := &http.Server{Handler: site}
+		web := &http.Server{Handler: site, Protocols: new(http.Protocols)}
+		web.Protocols.SetHTTP1(true)
+		web.Protocols.SetUnencryptedHTTP2(true)
 		go web.Serve(l) // ends with the server
 		t.Cleanup(func() {
 			require.NoError(t, web.Close())
@@ -435,6 +441,31 @@ func TestServeFollowsByEvents(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, watched, "/orders/42")
 		require.NotContains(t, watched, "/orders/none")
+	})
+}
+
+// Over TLS, browsers use HTTP/2.
+func TestQuietPagesStayConnected(t *testing.T) {
+	siteInBubble(t, func(t *testing.T, s *shell, _ *zktest.Server, _ *hub, dial func() net.Conn) {
+		browser := &http.Transport{
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(), nil }, Protocols: new(http.Protocols),
+		}
+		browser.Protocols.SetUnencryptedHTTP2(true)
+		r, err := http.NewRequestWithContext(s.Ctx, "GET", "http://localhost/events", nil)
+		require.NoError(t, err)
+		answer, err := browser.RoundTrip(r)
+		require.NoError(t, err)
+		require.Equal(t, 2, answer.ProtoMajor)
+		ended := make(chan struct{})
+		go func() { // ends with the body
+			defer close(ended)
+			discard(answer.Body)
+		}()
+		time.Sleep(5 * browserPatience)
+		require.False(t, closed(ended))
+		answer.Body.Close()
+		<-ended
+		browser.CloseIdleConnections()
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/creack/pty"
@@ -122,6 +123,41 @@ func TestTerminal(t *testing.T) {
 	term.types("\x04")
 	term.types("echo code $?\n")
 	term.shows("code 0")
+
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o700))
+	term.types("lockpool run job -- " + text + "\n")
+	term.shows("exec format error")
+	term.types("echo code $?\n")
+	term.shows("code 126")
+
+	// Ctrl-C ends scripts.
+	interrupt := func(awaitStart func()) {
+		term.types("bash -c 'lockpool run job -- bash -c \"echo running; sleep 60\"; echo af\"\"ter'\n")
+		awaitStart()
+		term.types(ctrlC)
+		before := term.read
+		term.types("echo code $?\n")
+		term.shows("code 130")
+		require.NotContains(t, term.screen.String()[before:], "after")
+	}
+	interrupt(func() { term.shows("\nrunning") })
+	holder := s.holder("job")
+	interrupt(func() { s.AwaitQueue("job", 2) })
+	holder.signal(syscall.SIGTERM)
+	require.Equal(t, 143, holder.code())
+
+	// Pagers read the keyboard, until the command does.
+	term.types("lockpool run job -- sh -c 'echo ready; sleep 60' | sh -c 'read x; read y </dev/tty; echo $x $y'\n")
+	s.AwaitQueue("job", 1)
+	term.types("hello\n")
+	term.shows("ready hello")
+	term.types(ctrlC)
+	s.AwaitQueue("job", 0)
+	term.types("lockpool run job -- sh -c 'read x </dev/tty; echo got $x' | cat\n")
+	s.AwaitQueue("job", 1)
+	term.types("hello\n")
+	term.shows("got hello")
 }
 
 // A job continued after the loss of the lock is killed, and runs no more.
