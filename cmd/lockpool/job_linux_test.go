@@ -46,10 +46,15 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	waiter := s.start("run", "job", "--", "sh", "-c", "echo $$; sleep 60")
 	s.AwaitQueue("job", 2)
 	waiter.signal(syscall.SIGSTOP)
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", waiter.Process.Pid))
+	var guard int
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", waiter.Process.Pid))
 	require.NoError(t, err)
-	guard, err := strconv.Atoi(strings.TrimSpace(string(children)))
-	require.NoError(t, err)
+	for _, children := range threads {
+		pids, err := os.ReadFile(children)
+		require.NoError(t, err)
+		_, _ = fmt.Sscan(string(pids), &guard) // other threads have no children
+	}
+	require.NotZero(t, guard)
 	s.Until(func() bool { return isStopped(guard) }, "the guard is stopped")
 	waiter.signal(syscall.SIGCONT)
 
@@ -65,6 +70,7 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	require.NoError(t, err)
 	waiter.signal(syscall.SIGSTOP)
 	s.Until(func() bool { return isStopped(child) }, "the children are stopped, although the guard was during the wait")
+	waiter.signal(syscall.SIGCONT) // a stopped process does not end
 }
 
 // A signal after the command's end, and before lockpool knows of the end, ends the rest.
