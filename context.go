@@ -87,19 +87,35 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok {
 		wait, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	}
-	endsWith := func(outer context.Context) func() bool {
+	endsWith := func(outer context.Context, reaches func() bool) func() bool {
 		return context.AfterFunc(outer, func() {
-			if cause := context.Cause(outer); cause != ErrPoolClosed && heldWith(outer, cause) == nil && cause != context.DeadlineExceeded {
+			cause := context.Cause(outer) // waits until the contexts derived from outer have ended, too
+			if cause != ErrPoolClosed && heldWith(outer, cause) == nil && cause != context.DeadlineExceeded && reaches() {
 				cancel()
 			}
 		})
 	}
-	stopOutside, stop := endsWith(outside), endsWith(ctx) // ctx for contexts between the two
+	stopOutside := endsWith(outside, func() bool { return hasEndedThroughout(ctx) })
+	stop := endsWith(ctx, func() bool { return true }) // for contexts between the two
 	return wait, func() {
 		stopOutside()
 		stop()
 		cancel()
 	}
+}
+
+// hasEndedThroughout reports whether ctx has ended, and so have the parents of all contexts of
+// locks that ctx is derived from: context.WithoutCancel passes on the values of a parent, but not
+// the end.
+func hasEndedThroughout(ctx context.Context) bool {
+	for ctx.Err() != nil {
+		held := innermost(ctx)
+		if held == nil {
+			return true
+		}
+		ctx = held.parent
+	}
+	return false
 }
 
 // isEndOfHold reports whether cause is one that ends the context of a lock.

@@ -99,3 +99,19 @@ func TestUnlockWithTheContextOfTheLockHonorsItsParentAndChildren(t *testing.T) {
 	}
 	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no contender is left")
 }
+
+// What is derived with context.WithoutCancel outlives the parent of a lock's context, also as the
+// parent of another lock's context.
+func TestUnlockWithoutTheCancellationOfTheLocksParent(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool()
+		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Times: zktest.Always, Do: zktest.DelayReply(40 * time.Millisecond)})
+		parent, cancel := context.WithCancel(b.Ctx)
+		outer, inner := b.Lock(p, "a"), b.Lock(p, "b")
+		cleanup := context.WithoutCancel(outer.Context(parent))
+		held := inner.Context(cleanup)
+		cancel()
+		require.NoError(t, inner.Unlock(held))
+		require.NoError(t, outer.Unlock(cleanup))
+	})
+}
