@@ -435,8 +435,11 @@ func (h *hold) release(ctx context.Context, cause error) (r release) {
 	}
 	if left == notYet {
 		grace, end := outlasting(wait, checkGrace)
-		t.keep(grace)
-		_, err := t.watchNode(grace)
+		var err error
+		guard(&r.panicked, func() { // the loss of other holds may be reported
+			t.keep(grace)
+			_, err = t.watchNode(grace)
+		})
 		if err != nil && grace.Err() != nil && errors.Is(err, grace.Err()) {
 			err = wait.Err()
 		}

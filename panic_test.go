@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/pprof"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/petermattis/goid"
@@ -22,6 +24,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/plays"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // panickingTracer is a tracer provider of which one call, the one numbered at, panics on the
@@ -280,4 +283,28 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 	require.Panics(t, func() { _ = p.Shutdown(noContext) })
 	b.Unlock(b.Lock(p, "a"))
+}
+
+// A release that finds the node removed reports the loss of other holds.
+func TestPanicInTheReportOfAnotherHoldLeavesNoLock(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithLogger(slog.New(locktest.OnLog(func(r slog.Record) {
+			if strings.HasSuffix(r.Message, "lock lost") {
+				panic("user code")
+			}
+		}))))
+		h, other := b.Handle(p), b.Handle(p)
+		server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/"}, Do: zktest.FailWith(zktest.ErrThrottled)})
+		for _, by := range []*lockpool.Handle{h, other} {
+			b.Lock(by, "a", lockpool.Shared())
+		}
+		b.Lock(h, "b")
+		b.Lock(h, "c")
+		synctest.Wait() // the pool looks again in a while
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+		require.PanicsWithValue(t, "user code", func() { _ = h.Close(b.Ctx) })
+		require.Zero(t, p.Stats().Held)
+		require.Empty(t, b.Contenders("/"))
+	})
 }
