@@ -173,12 +173,13 @@ func (t *turns) forgetKept() {
 }
 
 // takeKept gives a call a turn of a kept lock, if the lock is kept. Events that have arrived
-// count already, though the goroutine they begin may not have run.
+// count already, though the goroutine they begin may not have run. Once Shutdown has begun, no call
+// has such a turn: a call without a lock is refused, and others wait until the lock is given back.
 func (ls *localQueues) takeKept(name string, shared bool) (t *turns, turn int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
-	if q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
+	if ls.keeping.closed || q == nil || q.turns == nil || q.delegate != nil || q.turns.state != isKept || !q.turns.hasOne(shared) || !q.turns.isAlone() {
 		return nil, 0
 	}
 	ls.reportSoon() // the node names another call

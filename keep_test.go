@@ -84,19 +84,47 @@ func TestManyKeptLocksComeFree(t *testing.T) {
 			b.Unlock(b.Lock(p, name(i)))
 		}
 		require.Equal(t, locks, p.Stats().Kept)
-		held := b.Lock(p, "held")
+		held, h := b.Lock(p, "held"), b.Handle(p)
 		service := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(b.Ctx, time.Second)
 		defer cancel()
 		down := make(chan error)
 		go func() { down <- p.Shutdown(ctx) }()
+		b.Until(func() bool { return p.Stats().Kept < locks }, "Shutdown has begun")
+		_, err := h.Lock(b.Ctx, name(locks-1))
+		require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+		require.NotZero(t, p.Stats().Kept)
 		b.Until(func() bool { return p.Stats().Kept == 0 }, "the locks are given back")
 		require.Less(t, time.Since(began), locks*grace/8)
 		require.ErrorIs(t, <-down, context.DeadlineExceeded)
 		require.Less(t, time.Since(began), 7*time.Second, "Close waits for 5 s")
 		service.Release()
 		require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrPoolClosed)
+	})
+}
+
+// A holder that asks for a kept lock during Shutdown gets the lock when the pool has given it back.
+func TestHolderAsksForAKeptLockDuringShutdown(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		const locks = 48
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+		name := func(i int) string { return fmt.Sprintf("kept/%d", i) }
+		for i := range locks {
+			b.Unlock(b.Lock(p, name(i)))
+			b.Unlock(b.Lock(p, name(i)))
+		}
+		h := b.Handle(p)
+		held := b.Lock(h, "held")
+		server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Times: zktest.Always, Do: zktest.DelayReply(20 * time.Millisecond)})
+		down := make(chan error)
+		go func() { down <- p.Shutdown(b.Ctx) }()
+		b.Until(func() bool { return p.Stats().Kept < locks }, "Shutdown has begun")
+		require.NotZero(t, p.Stats().Kept)
+		b.Unlock(b.Lock(h, name(locks-1)))
+		require.Zero(t, p.Stats().KeptTurns)
+		b.Unlock(held)
+		require.NoError(t, <-down)
 	})
 }
 
