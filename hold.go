@@ -495,6 +495,8 @@ func (h *hold) cutShort() error {
 // conclude sets the error for the caller of a release from the service's answer err.
 func (r *release) conclude(ctx context.Context, err error) {
 	switch {
+	case err == nil && r.asked && !errors.Is(r.err, ErrLockLost):
+		r.err = nil // the service has removed the node, whatever was not known before
 	case err == nil || errors.Is(r.err, ErrLockLost):
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), !r.asked && errors.Is(err, driver.ErrNoPermission):
 		// The node was gone before the release; or the node stays, and the removal of the node

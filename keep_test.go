@@ -188,6 +188,22 @@ func TestLockThatCannotBeKept(t *testing.T) {
 	})
 }
 
+// A confirmed release is no error, though the pool learned nothing when it tried to keep the lock.
+func TestUnlockAfterKeepingWasRefused(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithKeptLocks(0, time.Hour))
+		b.Unlock(b.Lock(p, "a"))
+		l := b.Lock(p, "a")
+		reads := server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: append([]zktest.Op{zktest.OpGetData}, zktest.Lists...), Prefix: b.Chroot + "/a"},
+			Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled)})
+		b.Unlock(l)
+		require.Equal(t, 2, reads.Fired())
+		reads.Remove()
+		require.Empty(t, b.Contenders("/"))
+	})
+}
+
 // A closed pool leaves no timer of kept locks, which would hold the pool in memory.
 func TestClosedPoolIsForgotten(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
