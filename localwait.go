@@ -71,7 +71,7 @@ func (a *acquisition) awaitLocally(ctx context.Context, w *localWaiter) error {
 		case <-long:
 			a.WaitingLong()
 		case <-ctx.Done():
-			return a.explainLocally(ctx)
+			return a.explainLocally(ctx, w)
 		}
 	}
 }
@@ -122,8 +122,20 @@ func (a *acquisition) checkTry() error {
 }
 
 // explainLocally returns the error of a wait in memory whose context has ended.
-func (a *acquisition) explainLocally(ctx context.Context) error {
+func (a *acquisition) explainLocally(ctx context.Context, w *localWaiter) error {
 	at := a.stands()
+	select {
+	case <-w.done: // just as ctx ended
+		switch {
+		case w.err != nil:
+			return w.err
+		case w.turns != nil:
+			at = w.turns.tenancy.stands()
+		case w.blocked:
+			return recipe.Busy(ctx.Err())
+		}
+	default:
+	}
 	a.progress.standsLocally(at)
 	switch {
 	case at.session == nil:

@@ -109,10 +109,15 @@ func (a *acquisition) stands() standing {
 	case !ok:
 		return a.progress.now()
 	case t != nil:
-		w := t.asObstacle()
-		return standing{session: t.session, behind: &w}
+		return t.stands()
 	}
 	return delegate.now()
+}
+
+// stands returns where a call stands that waits in memory for a turn of the tenancy.
+func (t *tenancy) stands() standing {
+	w := t.asObstacle()
+	return standing{session: t.session, behind: &w}
 }
 
 // warnLongWait is called when the wait has lasted for the duration of WithLongWait.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -56,6 +57,37 @@ func TestLocalTurnsSendNothing(t *testing.T) {
 		requests.Remove()
 		b.Unlock(holder)
 		require.Empty(t, b.Children("a"))
+	})
+}
+
+// A wait that ends at the moment of its turn was kept from the lock by the holder until then.
+func TestWaitThatEndsWithItsTurn(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+		const rounds, waiters = 50, 8
+		p := b.Pool()
+		for range rounds {
+			l := b.Lock(p, "a")
+			b.Token(l) // the node is watched
+			deadline := time.Now().Add(50 * time.Millisecond)
+			var calls sync.WaitGroup
+			for range waiters {
+				calls.Go(func() {
+					ctx, cancel := context.WithDeadline(b.Ctx, deadline)
+					defer cancel()
+					l, err := p.Lock(ctx, "a")
+					if err == nil {
+						assert.NoError(t, l.Unlock(b.Ctx))
+						return
+					}
+					assert.ErrorIs(t, err, lockpool.ErrLocked)
+					assert.NotErrorIs(t, err, lockpool.ErrUnavailable)
+				})
+			}
+			b.AwaitWaiting(p, waiters)
+			time.Sleep(time.Until(deadline))
+			b.Unlock(l)
+			calls.Wait()
+		}
 	})
 }
 
