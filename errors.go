@@ -164,23 +164,24 @@ var (
 // hide returns err without the errors that errors.Is shall not find.
 func hide(err error, hidden []error) error {
 	if slices.ContainsFunc(hidden, func(h error) bool { return errors.Is(err, h) }) {
-		return hiding{err, hidden}
+		return &hiding{err, hidden}
 	}
 	return err
 }
 
+// hiding is used as a pointer, because callers may compare errors.
 type hiding struct {
 	err    error
 	hidden []error
 }
 
-func (h hiding) Error() string { return h.err.Error() }
+func (h *hiding) Error() string { return h.err.Error() }
 
-func (h hiding) Is(target error) bool {
+func (h *hiding) Is(target error) bool {
 	return !slices.Contains(h.hidden, target) && errors.Is(h.err, target)
 }
 
-func (h hiding) As(target any) bool {
+func (h *hiding) As(target any) bool {
 	switch target.(type) {
 	case **DoneError:
 		return !slices.Contains(h.hidden, ErrDone) && errors.As(h.err, target)

@@ -488,6 +488,7 @@ func errorsOfTheFunctionAreApart(b *bench) {
 			require.NotErrorIs(b, err, other)
 		}
 		require.Equal(b, errors.Is(work, errWork), errors.Is(err, errWork))
+		require.NotPanics(b, func() { _ = map[error]bool{err: true} }, "errors can be compared")
 	}
 	err := p.Do(b.ctx, a, func(ctx context.Context) error { return p.Do(ctx, c, nothing, lockpool.WaitAtMost(0)) })
 	require.NotErrorIs(b, err, lockpool.ErrLocked)
