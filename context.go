@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -118,13 +119,14 @@ func hasEndedThroughout(ctx context.Context) bool {
 	return false
 }
 
-// isEndOfHold reports whether cause is one that ends the context of a lock.
+// isEndOfHold reports whether cause is one that ends the context of a lock. Such causes can be
+// compared; those of callers perhaps not.
 func isEndOfHold(cause error) bool {
 	switch cause {
 	case ErrNotHeld, ErrRevoked, ErrHandleClosed, ErrPoolClosed:
 		return true
 	}
-	return errors.Is(cause, ErrLockLost)
+	return errors.Is(cause, ErrLockLost) && reflect.ValueOf(cause).Comparable()
 }
 
 // outlasting returns a context that ends d after ctx has.

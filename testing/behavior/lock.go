@@ -281,6 +281,7 @@ var contextTests = []test{
 	{"CancelAtAnyTime", cancelAtAnyTime, nil},
 	{"HandleIsUsableAfterAnEndedWait", handleIsUsableAfterAnEndedWait, nil},
 	{"Cause", errorCarriesTheCause, nil},
+	{"CauseOfAnyType", causeOfAnyType, nil},
 	{"UnlockWithAnEndedContext", unlockWithAnEndedContext, nil},
 	{"UnlockWithTheLocksContext", unlockWithTheLocksContext, nil},
 	{"EndsWithItsEntry", contextEndsWithItsEntry, nil},
@@ -665,6 +666,28 @@ func errorCarriesTheCause(b *bench) {
 		require.NotErrorIs(b, err, lockpool.ErrPoolClosed)
 	}
 	b.unlock(holder)
+}
+
+// causes is a type whose values cannot be compared.
+type causes []error
+
+func (c causes) Error() string   { return errors.Join(c...).Error() }
+func (c causes) Unwrap() []error { return c }
+
+// The cause of a context may look like the loss of a lock.
+func causeOfAnyType(b *bench) {
+	p := b.pool()
+	l := b.lock(p, b.name("a"))
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	held := l.Context(ctx)
+	cancel(causes{lockpool.ErrLockLost})
+	_, err := p.Lock(held, b.name("c"))
+	require.ErrorIs(b, err, context.Canceled)
+	require.ErrorContains(b, err, lockpool.ErrLockLost.Error())
+	require.NotErrorIs(b, err, lockpool.ErrLockLost)
+	if err := l.Unlock(held); err != nil { // the wait ends with ctx
+		require.ErrorIs(b, err, context.Canceled)
+	}
 }
 
 // The context of Unlock bounds the wait, never whether the release happens.
