@@ -41,6 +41,8 @@ type Pool struct {
 	work      sync.WaitGroup      // goroutines of the pool, and calls awaited by Close
 	waiting   atomic.Int32        // calls waiting for a lock
 	inUse     atomic.Int32        // handles with a slot
+	taken     atomic.Int32        // slots, also of calls that still wait for a session
+	slotWaits slotWaits           // of calls
 	panicked  atomic.Pointer[any] // by user code, for Close
 	ages      ages                // of requests ended by a deadlock (victim.go)
 	local     localQueues         // of calls that wait in memory (localqueue.go)

@@ -180,7 +180,9 @@ func (p *Pool) acquireSlot(ctx context.Context, patience time.Duration) (*puddle
 		free, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
+	began := p.slotWaits.begin(p.areSlotsTaken())
 	res, err := p.slots.Acquire(free)
+	p.slotWaits.end(began)
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
 		return nil, ErrPoolClosed
@@ -189,12 +191,35 @@ func (p *Pool) acquireSlot(ctx context.Context, patience time.Duration) (*puddle
 	case err != nil:
 		return nil, p.explainNoSlot(ctx, err)
 	}
+	p.taken.Add(1)
 	place := res.Value()
 	if place.session, err = p.useSession(ctx, place.session); err != nil {
+		p.taken.Add(-1)
 		res.Release()
 		return nil, err
 	}
 	return res, nil
+}
+
+// areSlotsTaken reports whether a call has to wait for a slot.
+func (p *Pool) areSlotsTaken() bool { return int(p.taken.Load()) >= p.cfg.maxHandles }
+
+// slotWaits counts waits for a slot. (puddle counts each new slot as a wait, too.)
+type slotWaits struct{ count, time atomic.Int64 }
+
+// begin returns when a wait has begun, or the zero Time if there is none.
+func (w *slotWaits) begin(waits bool) time.Time {
+	if !waits {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+func (w *slotWaits) end(began time.Time) {
+	if !began.IsZero() {
+		w.count.Add(1)
+		w.time.Add(int64(time.Since(began)))
+	}
 }
 
 // ensureSlot gets the handle a slot on a living session, and returns the session. A handle
@@ -232,6 +257,7 @@ func (h *Handle) releaseSlot() {
 	}
 	h.pool.inUse.Add(-1)
 	h.pool.leaveSession(h.slot.Value().session)
+	h.pool.taken.Add(-1)
 	h.slot.Release()
 	h.slot = nil
 }
@@ -253,7 +279,7 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return err
 	case slices.ContainsFunc(p.sessions, func(s *session) bool { return !s.isOver() }):
-		if p.slots.Stat().AcquiredResources() == int32(p.cfg.maxHandles) {
+		if p.areSlotsTaken() {
 			err = fmt.Errorf("%w, all %d are in use: %w", errNoFreeHandle, p.cfg.maxHandles, err)
 		}
 		return err // a session was about to be chosen, or another one to be opened

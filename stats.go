@@ -29,7 +29,6 @@ type Stats struct {
 
 // Stats returns the pool's figures. It sends no request.
 func (p *Pool) Stats() Stats {
-	slots := p.slots.Stat()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.local.mu.Lock()
@@ -39,7 +38,7 @@ func (p *Pool) Stats() Stats {
 		MaxSessions:  p.cfg.maxSessions,
 		OpenSessions: len(p.sessions),
 		MaxHandles:   p.cfg.maxHandles,
-		InUse:        int(p.inUse.Load()), // puddle also counts slots that wait for a session
+		InUse:        int(p.inUse.Load()),
 		Held:         p.held,
 		Resting:      p.local.resting,
 		Kept:         k.idle,
@@ -47,7 +46,7 @@ func (p *Pool) Stats() Stats {
 		AskedBack:    k.asked,
 		Waiting:      int(p.waiting.Load()),
 		LocalTurns:   p.local.passedOn.Load(),
-		WaitCount:    slots.EmptyAcquireCount(),
-		WaitDuration: slots.EmptyAcquireWaitTime(),
+		WaitCount:    p.slotWaits.count.Load(),
+		WaitDuration: time.Duration(p.slotWaits.time.Load()),
 	}
 }

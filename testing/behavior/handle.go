@@ -449,6 +449,8 @@ func statsCount(b *bench) {
 	b.unlock(w.granted())
 	stats = p.Stats()
 	require.Equal(b, []int{0, 0, 0}, []int{stats.Held, stats.InUse, stats.Waiting})
+	require.Zero(b, stats.WaitCount, "there were free handles")
+	require.Zero(b, stats.WaitDuration)
 }
 
 // A timer may unlock one lock while the handle waits for another.
