@@ -293,9 +293,6 @@ func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, e
 // establish registers and enters a granted hold.
 func (h *Handle) establish(ctx context.Context, t *tenancy, turn int, a *acquisition, l *Lock) (err error) {
 	held := newHold(h, a.name, &a.req, t, turn)
-	if a.local.revoked {
-		held.life.revoke()
-	}
 	established, reported := false, false
 	defer func() {
 		if established {
@@ -311,12 +308,18 @@ func (h *Handle) establish(ctx context.Context, t *tenancy, turn int, a *acquisi
 		t.endIfLost(err) // so no other waiter has a turn
 		return err
 	}
+	if a.req.revocable && a.isRevoked() {
+		return ErrRevoked
+	}
 	reported = true // first, because a registered hold can end at any moment
 	a.granted(held)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	err = h.register(held, a.req.shared, l)
 	established = err == nil
+	if established && a.isRevoked() { // now the call is no delegate anymore
+		held.life.revoke()
+	}
 	return err
 }
 

@@ -563,13 +563,16 @@ func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, del
 	return waiters, t, delegate
 }
 
-// revoke revokes the given waiters for a lock.
+// revoke revokes the given waiters for a lock. A delegate learns of it when granted the lock.
 func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
 	if q == nil {
 		return
+	}
+	if d := q.delegate; d != nil && asked(d) { // perhaps without a node yet
+		d.revoked = true
 	}
 	for w := range q.waiting() {
 		switch {
@@ -582,4 +585,11 @@ func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
 		}
 	}
 	q.advance()
+}
+
+// isRevoked reports whether a waiter, or the delegate, was revoked.
+func (ls *localQueues) isRevoked(w *localWaiter) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return w.revoked
 }

@@ -207,3 +207,8 @@ func (p *Pool) revokeLocally(name string, names []string) {
 		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w.id)] })
 	}
 }
+
+// isRevoked reports whether the call was revoked by its name in memory.
+func (a *acquisition) isRevoked() bool {
+	return a.local.hasWaited && a.pool.local.isRevoked(&a.local)
+}

@@ -78,3 +78,32 @@ func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	require.NoError(t, <-asked, "Revoke reports success")
 	b.AwaitRevocation(r)
 }
+
+// A waiter in memory is revoked by its name there also while its node is being created.
+func TestRevokeADelegateWithoutANode(t *testing.T) {
+	for what, opts := range map[string][]lockpool.LockOption{"deaf": nil, "revocable": {lockpool.Revocable()}} {
+		t.Run(what, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+				p := b.Pool(lockpool.WithLocalTurns(2))
+				l := b.Lock(p, "a")
+				next, w := waitLocally(b, p), waitLocally(b, p, opts...)
+				q, err := p.Queue(b.Ctx, "a")
+				require.NoError(t, err)
+				create := server.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
+				b.Unlock(l) // the next turn is the last
+				require.NoError(t, create.Wait(b.Ctx))
+				require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[2].Node))
+				create.Release()
+				b.Unlock(next.Granted())
+				if opts == nil {
+					b.AwaitRevocation(w.Granted())
+					b.Unlock(w.Granted())
+					return
+				}
+				<-w.Done
+				require.ErrorIs(t, w.Err, lockpool.ErrRevoked)
+				b.Unlock(b.Lock(p, "a"))
+			})
+		})
+	}
+}
