@@ -207,6 +207,23 @@ func TestWhatIsLeftOfAWait(t *testing.T) {
 	})
 }
 
+// A long wait names the holder also while the node of the call is being created.
+func TestLongWaitWithoutANode(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		var log locktest.Log
+		p := b.Pool(lockpool.WithLocalTurns(2), lockpool.WithLongWait(time.Second), lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		l := b.Lock(p, "a")
+		node := b.Children("a")[0]
+		next, w := waitLocally(b, p), waitLocally(b, p)
+		server.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.DelayReply(2 * time.Second)})
+		b.Unlock(l) // the next turn is the last
+		time.Sleep(3 * time.Second)
+		require.Regexp(t, "behind=\"\" .*holder=[^ ]*"+node, log.String())
+		b.Unlock(next.Granted())
+		b.Unlock(w.Granted())
+	})
+}
+
 // Calls that come together, and wait for long, count once each, from the opening of the pool on.
 func TestCostsOfLongWaits(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {

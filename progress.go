@@ -3,6 +3,7 @@ package lockpool
 // This file has what is known about a wait: for its error, and for the log of long waits.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (a *acquisition) warnLongWait() {
 	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for the holder
 		ctx, cancel := context.WithTimeout(a.Context(), patience)
 		defer cancel()
-		queue := w.Queue
+		queue := cmp.Or(w.Queue, a.req.queue(a.name)) // there may be no node yet
 		if queue == a.name+"/"+driver.Guards {
 			queue = a.name + "/" + driver.Leases
 		}
