@@ -61,7 +61,8 @@ func WithMetricName(name func(lock string) string) Option {
 // span that asked for the lock (W3C's traceparent) and the place of the call in the program,
 // at most 130 bytes, and a wait is linked to the spans in the nodes ahead, or of the calls of
 // the same deadlock. Links are on by default. Without them, the pool publishes no costs (see
-// [Pool.Costs]).
+// [Pool.Costs]), and only the node of a call that waits while its handle has other locks carries
+// the place, for a [DeadlockError].
 func WithTraceLinks(on bool) Option {
 	return func(c *config) error { c.telemetry.NoLinks = !on; return nil }
 }
