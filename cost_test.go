@@ -224,6 +224,22 @@ func TestLongWaitWithoutANode(t *testing.T) {
 	})
 }
 
+// A long wait tells the place of the present holder, not of the one that the node was created for.
+func TestLongWaitBehindALaterTurn(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, _ *zktest.Server) {
+		var log locktest.Log
+		p := b.Pool(lockpool.WithLongWait(500*time.Millisecond), lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		l := b.Lock(p, "a")
+		time.Sleep(20 * time.Millisecond) // later calls note their places
+		next, w := waitLocally(b, p), waitLocally(b, p)
+		b.Unlock(l)
+		time.Sleep(600 * time.Millisecond) // before the pool reports
+		require.Regexp(t, `holder_at=[^=]*StartLock`, log.String())
+		b.Unlock(next.Granted())
+		b.Unlock(w.Granted())
+	})
+}
+
 // Calls that come together, and wait for long, count once each, from the opening of the pool on.
 func TestCostsOfLongWaits(t *testing.T) {
 	locktest.InBubble(t, func(t *testing.T, _ *locktest.Bench, server *zktest.Server) {

@@ -545,6 +545,18 @@ func (q *localQueue) front() (t *tenancy, delegate *progress) {
 	return t, delegate
 }
 
+// heldAt returns where the newest holder of a node's turns asked for the lock, if known. ours
+// reports whether the pool's turns are those of the node.
+func (ls *localQueues) heldAt(name, node string) (at string, ours bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil || q.turns == nil || q.turns.tenancy.nodeNow().Name != node {
+		return "", false
+	}
+	return q.turns.at, true
+}
+
 // find returns copies of the waiters for a lock, and the tenancy and the delegate before them.
 func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, delegate *localWaiter) {
 	ls.mu.Lock()

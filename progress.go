@@ -167,6 +167,9 @@ func (a *acquisition) left(at standing, waited time.Duration) time.Duration {
 // placeOf returns where in the program the holder asked for the lock, if known.
 func (a *acquisition) placeOf(holder driver.Node, data []byte, s *session) string {
 	record := nodedata.Parse(data)
+	if at, ours := a.pool.local.heldAt(a.name, holder.Name); ours {
+		return at
+	}
 	if record.Local { // perhaps passed on
 		ctx, cancel := context.WithTimeout(a.Context(), time.Second)
 		defer cancel()
