@@ -183,7 +183,7 @@ func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 		return nil
 	})
 	if err == nil { // a late request would undo a later change
-		_, _, _, err = repeatable(s, []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(limit))}).commit(ctx)
+		err = s.commitRepeatable(ctx, clientv3.OpPut(key, strconv.Itoa(limit)))
 	}
 	return err
 }

@@ -175,7 +175,7 @@ func (s *session) Forget(ctx context.Context, name string, keys ...string) error
 		}
 	}
 	for ops := range slices.Chunk(all, mostMoved) {
-		if _, _, _, err := repeatable(s, ops).commit(ctx); err != nil {
+		if err := s.commitRepeatable(ctx, ops...); err != nil {
 			return err
 		}
 	}

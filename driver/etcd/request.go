@@ -68,8 +68,10 @@ func (s *session) answered(err error) error {
 // request without an answer may be carried out much later, when the call has ended; an
 // answered write of the session's key prevents this.
 type fence struct {
-	mu      sync.Mutex
-	version int64
+	mu        sync.Mutex
+	version   int64
+	abandoned int // repeatable changes without an answer
+	prevented int // how many of them are certainly not carried out any longer
 }
 
 func (f *fence) now() int64 {
@@ -82,6 +84,28 @@ func (f *fence) raise(version int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version = max(f.version, version)
+}
+
+// abandon counts a change that may be carried out until the fence is raised.
+func (f *fence) abandon() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.abandoned++
+}
+
+// toPrevent returns how many changes were abandoned, and whether one of them may still be
+// carried out.
+func (f *fence) toPrevent() (abandoned int, any bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.abandoned, f.prevented < f.abandoned
+}
+
+// prevent notes that the first changes abandoned are not carried out any longer.
+func (f *fence) prevent(abandoned int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.prevented = max(f.prevented, abandoned)
 }
 
 // change is a transaction, carried out at most once.
@@ -132,13 +156,13 @@ func (c change) commit(ctx context.Context) (done bool, got []answer, late bool,
 	}
 	unknown := false // whether the outcome of an attempt is
 	_, err = s.try(ctx, func(ctx context.Context, conn *connection) error {
-		if unknown { // afterward no earlier attempt can be carried out
+		if _, late := s.fence.toPrevent(); unknown || late { // afterward no earlier request can be carried out
 			looked, err := s.raiseFence(ctx, conn, c.look...)
 			if err != nil {
 				return err
 			}
-			if unknown = false; c.happened(looked) {
-				done = true
+			done, unknown = unknown && c.happened(looked), false
+			if done {
 				return nil
 			}
 		}
@@ -172,9 +196,25 @@ func (c change) commit(ctx context.Context) (done bool, got []answer, late bool,
 	return done, got, unknown && err != nil, err
 }
 
+// commitRepeatable carries out a repeatable change. After an error, servers do not carry out
+// the change once a later call of the session has changed anything, nor when a server has
+// answered since.
+func (s *session) commitRepeatable(ctx context.Context, ops ...clientv3.Op) error {
+	_, _, late, err := repeatable(s, ops).commit(ctx)
+	if late {
+		s.fence.abandon()
+		s.undo(ctx, func(ctx context.Context, conn *connection) error {
+			_, err := s.raiseFence(ctx, conn)
+			return err
+		})
+	}
+	return err
+}
+
 // raiseFence prevents servers from carrying out any request sent before, and then does ops.
 func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]answer, error) {
 	key := s.sessionKey()
+	abandoned, _ := s.fence.toPrevent()
 	got, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).
 		Then(append([]clientv3.Op{clientv3.OpPut(key, "", clientv3.WithIgnoreLease()), clientv3.OpGet(key)}, ops...)...).Commit()
 	switch {
@@ -185,6 +225,7 @@ func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 		return nil, s.Err()
 	}
 	s.fence.raise(got.Responses[1].GetResponseRange().Kvs[0].Version)
+	s.fence.prevent(abandoned)
 	return answers(got, 2), nil
 }
 

@@ -109,6 +109,51 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	}
 }
 
+// An abandoned change may reach the servers late, and must not be carried out then: the fence
+// is raised in the background or, if a later change comes sooner, before this one.
+func TestAbandonedChangesAreNotCarriedOutLate(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	for name, change := range map[string]func(context.Context, driver.Session) error{
+		"Forget":   func(ctx context.Context, s driver.Session) error { return s.(driver.Recorder).Forget(ctx, "n", "k") },
+		"SetLimit": func(ctx context.Context, s driver.Session) error { return s.(driver.Limiter).SetLimit(ctx, "s", 1) },
+	} {
+		for _, lost := range []int64{1, 2} { // the change, and the write that raises the fence
+			s := connect(t, c, time.Minute)
+			fence := func() int64 {
+				got, err := c.admin.Get(t.Context(), "lockpool/.sessions/"+s.Info().ID)
+				require.NoError(t, err)
+				require.Len(t, got.Kvs, 1)
+				return got.Kvs[0].Version
+			}
+			before, writes := fence(), atomic.Int64{}
+			c.SetFault(func(m Message) Action {
+				if m.Method != "Txn" || m.Reply || !strings.Contains(string(m.Data), "/.sessions/") {
+					return Pass
+				}
+				if writes.Add(1) <= lost {
+					return Lose
+				}
+				return Pass
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			require.ErrorIs(t, change(ctx, s), context.DeadlineExceeded)
+			cancel()
+			if lost == 1 {
+				require.Eventually(t, func() bool { return fence() > before }, ttl, time.Millisecond, name)
+				continue
+			}
+			require.Eventually(t, func() bool { return writes.Load() == lost }, ttl, time.Millisecond)
+			require.Equal(t, before, fence())
+			ctx, cancel = context.WithTimeout(t.Context(), ttl)
+			require.NoError(t, change(ctx, s))
+			cancel()
+			require.Greater(t, fence(), before, name)
+		}
+	}
+	c.SetFault(nil)
+}
+
 // The second Leave comes late, and the key of the node is another node's by now.
 func TestLeaveOfANodeThatHasLeft(t *testing.T) {
 	t.Parallel()
