@@ -140,12 +140,14 @@ func (st *Store) resume() {
 	if st.pauses--; st.pauses > 0 {
 		return
 	}
-	close(st.resumed)
-	st.resumed = nil
-	for _, do := range st.later {
+	for len(st.later) > 0 { // what is done may add events, to be told last
+		do := st.later[0]
+		st.later = st.later[1:]
 		do()
 	}
 	st.later = nil
+	close(st.resumed)
+	st.resumed = nil
 }
 
 // whenServed calls do now or, if the store is paused, when the store goes on: first of all,

@@ -125,6 +125,32 @@ func TestExpireWhileTheStoreIsPaused(t *testing.T) {
 	})
 }
 
+// A call that was waiting removes a node after the nodes already removed, so watches fire later.
+func TestEventsOfAPausedStoreAreInOrder(t *testing.T) {
+	bubble.Parallel(t)
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(bubble.Enter())
+		store := memory.New()
+		s, other := must(store.Connect(t.Context()))(t), must(store.Connect(t.Context()))(t)
+		join := func(s driver.Session) driver.Node {
+			return must(s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive}))(t).Node
+		}
+		leaving, removed := join(s), join(other)
+		watches := must(other.Watch(t.Context(), "a", leaving, removed))(t)
+		var seen driver.Event
+		watches[0].OnFire(func() { seen = watches[1].Fired() })
+		resume := store.Pause()
+		left := start(func() (any, error) { return nil, s.Leave(t.Context(), "a", leaving) })
+		await()
+		require.True(t, store.Remove("a", removed.Name))
+		resume()
+		_, err := left.wait()
+		require.NoError(t, err)
+		require.Equal(t, driver.Deleted, watches[0].Fired())
+		require.Equal(t, driver.Missing, seen, "the other node was removed before")
+	})
+}
+
 func TestCloseWhileTheStoreIsPaused(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
 		must(a.Lock(t.Context(), "a"))(t)
