@@ -171,7 +171,7 @@ var laws = []law{
 	}},
 	{"Downgrader", []part{
 		{"in place", downgradeInPlace,
-			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing, and Rewrite of the old one returns ErrRemoved. A revocation stays, beside the new data."},
+			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing, and Rewrite, Break and Revoke of the old one return ErrRemoved. A revocation stays, beside the new data."},
 		{"a node that is gone", downgradeGone,
 			"Downgrade of a node that is gone returns ErrRemoved."},
 		{"lost reply", downgradeLosesReply,

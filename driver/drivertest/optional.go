@@ -154,6 +154,13 @@ func downgradeInPlace(r *run) {
 		require.Equal(r, old.Seq, read.Seq, "it keeps its place")
 		require.NotEqual(r, old.Name, read.Name)
 		require.ErrorIs(r, s.Rewrite(r.ctx, queue, old.Node, nil), driver.ErrRemoved)
+		require.NoError(r, other.Ping(r.ctx))
+		if b, ok := other.(driver.Breaker); ok {
+			require.ErrorIs(r, b.Break(r.ctx, queue, old.Node), driver.ErrRemoved)
+		}
+		if v, ok := other.(driver.Revoker); ok {
+			require.ErrorIs(r, v.Revoke(r.ctx, queue, old.Node, true), driver.ErrRemoved)
+		}
 		require.Equal(r, []driver.Node{read, next.Node}, r.list(other, queue))
 		r.fires(r.watchOne(other, old), "the node was replaced before", driver.Missing)
 		r.waits(beside, "it is the watch of another node")

@@ -369,6 +369,9 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 // Revoke implements driver.Revoker.
 func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+		if !isNode(kv, node) { // Downgrade has put another one in place
+			return nil, errGone
+		}
 		if mark := decodeValue(kv).mark; mark == 0 || mark&markRevoked != 0 { // other programs do not look for requests
 			return nil, nil
 		}
@@ -376,13 +379,25 @@ func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ 
 	})
 }
 
-// Break implements driver.Breaker.
+// Break implements driver.Breaker. Only the value of the key says whether Downgrade has put
+// another node in place.
 func (s *session) Break(ctx context.Context, queue string, node driver.Node) error {
-	gone := false
+	key, gone := s.key(queue, node), false
 	maybe, err := s.try(ctx, func(ctx context.Context, conn *connection) error {
-		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node, 0)).Then(clientv3.OpDelete(s.key(queue, node))).Commit()
-		gone = err == nil && !got.Succeeded
-		return err
+		for {
+			got, err := conn.kv.Get(ctx, key)
+			if err != nil {
+				return err
+			}
+			kv := only(got.Kvs)
+			if gone = !isNode(kv, node); gone {
+				return nil
+			}
+			done, err := conn.kv.Txn(ctx).If(s.exists(queue, node, kv.ModRevision)).Then(clientv3.OpDelete(key)).Commit()
+			if err != nil || done.Succeeded {
+				return err
+			}
+		}
 	})
 	if err == nil && gone && !maybe {
 		return driver.ErrRemoved
