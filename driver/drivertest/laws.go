@@ -116,6 +116,8 @@ var laws = []law{
 	{"Close", []part{
 		{"leaves nothing", closeLeavesNothing,
 			"After Close, no node of the session and no goroutine is left. It may be called again."},
+		{"with an ended context", closeEndedContext,
+			"Close leaves no goroutine, even if its context has ended before."},
 		{"during calls", closeDuringCalls,
 			"The same while other calls are made. They end."},
 		{"during an outage", closeDuringOutage,

@@ -339,6 +339,22 @@ func closeLeavesNothing(r *run) {
 	require.NoError(r, s.Close(r.ctx), "it may be called again")
 }
 
+// closeEndedContext closes several sessions, because a driver may choose at random.
+func closeEndedContext(r *run) {
+	other := r.connect()
+	r.watchOne(other, r.join(other, r.name()))
+	before := r.settledGoroutines()
+	ended, cancel := context.WithCancel(r.ctx)
+	cancel()
+	for range 10 {
+		s := r.connect()
+		r.watchOne(s, r.join(s, r.name()))
+		_ = s.Close(ended)
+		require.True(r, plays.Closed(s.Done()))
+	}
+	r.noneSince(before)
+}
+
 func closeDuringCalls(r *run) {
 	other := r.connect()
 	r.watchOne(other, r.join(other, r.name()))

@@ -247,11 +247,15 @@ func (s *session) reconnect() *connection {
 func (s *session) revokeAll(ctx context.Context) error {
 	done := false
 	select {
-	case done = <-s.revoked:
-		defer func() { s.revoked <- done }()
-	case <-ctx.Done():
-		return ctx.Err()
+	case done = <-s.revoked: // also with an ended context: the last connection is to be closed
+	default:
+		select {
+		case done = <-s.revoked:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	defer func() { s.revoked <- done }()
 	if errors.Is(context.Cause(s.alive), errLease) { // holders count on the time until the lease ends
 		pause(ctx, s.clock.Span(s.lease.untilExpired(s.clock.Now())))
 	}
