@@ -51,8 +51,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// LockOf returns the name of the lock whose contenders are in the queue.
+// LockOf returns the name of the lock whose contenders are in the queue. A queue of Waits is
+// returned unchanged: its lock may be named Guards or Leases.
 func LockOf(queue string) string {
+	if strings.HasPrefix(queue, Waits+"/") {
+		return queue
+	}
 	for _, part := range []string{Guards, Leases} { // of a semaphore
 		if of, ok := strings.CutSuffix(queue, "/"+part); ok {
 			return of

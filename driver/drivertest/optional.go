@@ -256,6 +256,7 @@ func inspectQueues(r *run) {
 	r.join(s, prefix+"/a/x")
 	r.join(s, prefix+"x") // another name, not below the prefix
 	r.join(s, driver.Waits+"/"+prefix)
+	r.join(s, driver.Waits+"/"+driver.Guards) // of a lock named Guards
 	want := []string{prefix, prefix + "/a/x", prefix + "/b"}
 	if _, ok := s.(driver.PlainLocker); ok {
 		r.tryCreate(s, prefix+"/p")
@@ -275,6 +276,7 @@ func inspectQueues(r *run) {
 	require.NoError(r, err)
 	require.Subset(r, all, append(want, prefix+"x"))
 	require.NotContains(r, all, driver.Waits+"/"+prefix)
+	require.NotContains(r, all, driver.Waits)
 	require.IsIncreasing(r, all)
 }
 
