@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -62,7 +63,9 @@ func isConclusive(err error) bool {
 	if errors.As(err, new(conclusion)) || isFull(err) {
 		return true
 	}
-	switch code, _ := answerOf(err); code {
+	switch code, text := answerOf(err); code {
+	case codes.ResourceExhausted: // from gRPC, which does not send the request; or the server is busy
+		return strings.Contains(text, "trying to send message larger than max")
 	case codes.NotFound, codes.InvalidArgument, codes.OutOfRange, codes.PermissionDenied, codes.DataLoss, codes.Unimplemented:
 		return true
 	}

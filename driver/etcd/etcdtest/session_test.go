@@ -109,6 +109,23 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	}
 }
 
+// Servers refuse values of more than 1.5 MiB, and gRPC refuses to send more than 2 MiB.
+func TestLargeValuesAreRefused(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	for _, size := range []int{1800 << 10, 3 << 20} {
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		_, err := s.Join(ctx, "q", driver.Request{Kind: driver.Exclusive, Data: make([]byte, size)})
+		cancel()
+		require.ErrorContains(t, err, "large")
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		nodes, err := s.List(t.Context(), "q")
+		require.NoError(t, err)
+		require.Empty(t, nodes)
+	}
+}
+
 // An abandoned change may reach the servers late, and must not be carried out then: the fence
 // is raised in the background or, if a later change comes sooner, before this one.
 func TestAbandonedChangesAreNotCarriedOutLate(t *testing.T) {
