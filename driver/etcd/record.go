@@ -58,13 +58,16 @@ func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 	s.mu.Unlock()
 	l = &recordLease{id: clientv3.LeaseID(rand.Int64N(1<<62) + 1), until: now + keep/4, left: mostRecords - 1}
 	seconds := (keep + keep/4 + s.cfg().TTL + time.Second) / time.Second
-	err := s.ask(ctx, func(ctx context.Context, conn *connection) error {
+	maybe, err := s.try(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(l.id), TTL: int64(seconds)})
 		if isLeaseExists(err) { // the answer to an earlier request was lost
 			return nil
 		}
 		return err
 	})
+	if err != nil && (maybe || isFull(err)) { // perhaps granted, and of no use
+		s.undo(ctx, func(ctx context.Context, conn *connection) error { return conn.revoke(ctx, l.id) })
+	}
 	if err != nil {
 		return 0, err
 	}

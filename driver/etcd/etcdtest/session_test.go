@@ -109,6 +109,36 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	}
 }
 
+// A lease for records whose grant was not answered in time does not stay.
+func TestLeaseOfAnAbandonedRecordIsRevoked(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	joined, err := s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	granted := make(chan struct{}, 1)
+	c.SetFault(func(m Message) Action {
+		if m.Method != "LeaseGrant" || !m.Reply {
+			return Pass
+		}
+		granted <- struct{}{}
+		return Lose
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	finished := make(chan error, 1)
+	go func() { // ends with ctx
+		finished <- s.(driver.Recorder).Finish(ctx, "q", joined.Node, driver.Record{Name: "n", Key: "k", Data: []byte("d"), Keep: time.Hour})
+	}()
+	<-granted
+	cancel()
+	require.ErrorIs(t, <-finished, context.Canceled)
+	require.Eventually(t, func() bool {
+		left, err := c.admin.Leases(t.Context())
+		return err == nil && len(left.Leases) == 1 // the session's
+	}, ttl, time.Millisecond)
+	c.SetFault(nil)
+}
+
 // Servers refuse values of more than 1.5 MiB, and gRPC refuses to send more than 2 MiB.
 func TestLargeValuesAreRefused(t *testing.T) {
 	t.Parallel()
