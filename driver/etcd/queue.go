@@ -325,8 +325,12 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 				return errGone
 			}
 			value, err := to(kv)
-			if err != nil || value == nil || bytes.Equal(value, kv.Value) {
+			if err != nil || value == nil {
 				return err
+			}
+			if bytes.Equal(value, kv.Value) { // perhaps by an earlier attempt
+				conn.watches.changed(watchedNode{queue, node}, value)
+				return nil
 			}
 			if full != nil {
 				return full

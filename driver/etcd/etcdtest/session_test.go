@@ -139,6 +139,32 @@ func TestLeaseOfAnAbandonedRecordIsRevoked(t *testing.T) {
 	c.SetFault(nil)
 }
 
+// The servers have carried out the first attempt and refuse it, and their events are late: the
+// watch on the session's own node fires before Rewrite returns.
+func TestRewriteFiresWatchesIfItsFirstAttemptWasRefused(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	joined, err := s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	watches, err := s.Watch(t.Context(), "q", joined.Node)
+	require.NoError(t, err)
+	full := false
+	c.SetFault(func(m Message) Action {
+		switch {
+		case m.Method == "Watch" && m.Reply:
+			return Lose
+		case m.Method == "Txn" && m.Reply && !full:
+			full = true
+			return Full
+		}
+		return Pass
+	})
+	require.NoError(t, s.Rewrite(t.Context(), "q", joined.Node, []byte("other data")))
+	require.Equal(t, driver.Changed, watches[0].Fired())
+	c.SetFault(nil)
+}
+
 // Servers refuse values of more than 1.5 MiB, and gRPC refuses to send more than 2 MiB.
 func TestLargeValuesAreRefused(t *testing.T) {
 	t.Parallel()
