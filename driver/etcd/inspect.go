@@ -139,7 +139,7 @@ func (s *session) Limit(ctx context.Context, name string, given int) (limit int,
 		return 0, nil, err
 	}
 	if c.limit != nil {
-		watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
+		watches, err := s.watchLimit(ctx, name, c.limit)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -158,6 +158,17 @@ func (s *session) Limit(ctx context.Context, name string, given int) (limit int,
 		return 0, nil, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)
 	}
 	return given, nil, nil
+}
+
+// watchLimit watches the limit of a semaphore. The limit is not older than listed.
+func (s *session) watchLimit(ctx context.Context, name string, listed *mvccpb.KeyValue) (found []*driver.Watch, err error) {
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
+		for outdated := true; outdated && err == nil; outdated = conn.watches.limitSeen(name, listed) {
+			found, err = conn.watches.watch(ctx, s, name, []driver.Node{{Name: driver.Limit}})
+		}
+		return err
+	})
+	return found, err
 }
 
 func parseLimit(data []byte) (int, error) {

@@ -86,7 +86,9 @@ func (s *session) joined(ctx context.Context, queue, name string, got []answer) 
 			}
 			got = []answer{nil, listed.Get().Kvs}
 		}
-		c, err = s.complete(ctx, conn, queue, got[1])
+		if c, err = s.complete(ctx, conn, queue, got[1]); err == nil {
+			conn.watches.limitSeen(driver.LockOf(queue), c.limit)
+		}
 		return err
 	})
 	if err != nil {

@@ -217,6 +217,20 @@ func (ws *watches) changed(n watchedNode, value []byte) {
 	}
 }
 
+// limitSeen fires the watch on the limit of a semaphore if a server has answered, to another
+// request, that the limit was put after the watch had read the limit: the event may come later
+// than the answer. outdated reports whether the watch has fired.
+func (ws *watches) limitSeen(name string, limit *mvccpb.KeyValue) (outdated bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := ws.byNode[watchedNode{name, driver.Node{Name: driver.Limit}}]
+	if outdated = limit != nil && w != nil && w.read > 0 && w.read < limit.ModRevision; outdated {
+		w.watch.Fire(driver.Changed)
+		ws.forget(w)
+	}
+	return outdated
+}
+
 // left is called when Leave has removed a node of the session.
 func (ws *watches) left(n watchedNode) {
 	ws.mu.Lock()

@@ -76,3 +76,36 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 	requireEvent(w, driver.Deleted)
 	requireRequests(6) // and the hasty one's ends, too
 }
+
+// The event of a changed limit comes later than the answers to later requests: these are not
+// older than the change nevertheless.
+func TestLimitsAreNotOlderThanAnswers(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s, other := connect(t, c, ttl), connect(t, c, ttl)
+	l, o := s.(driver.Limiter), other.(driver.Limiter)
+	require.NoError(t, o.SetLimit(t.Context(), "s", 100))
+	_, _, err := l.Limit(t.Context(), "s", 0)
+	require.NoError(t, err)
+	c.SetFault(func(m Message) Action {
+		if m.Method == "Watch" && m.Reply {
+			return Late
+		}
+		return Pass
+	})
+	for set := range 5 {
+		require.NoError(t, o.SetLimit(t.Context(), "s", set))
+		require.NoError(t, s.Ping(t.Context()))
+		limit, w, err := l.Limit(t.Context(), "s", 0)
+		require.NoError(t, err)
+		require.Equal(t, set, limit)
+		require.NoError(t, o.SetLimit(t.Context(), "s", 100))
+		joined, err := s.Join(t.Context(), "s/leases", driver.Request{Kind: driver.Permit, Permits: 1})
+		require.NoError(t, err)
+		require.Equal(t, driver.Changed, w.Fired(), "before Join returned")
+		require.NoError(t, s.Leave(t.Context(), "s/leases", joined.Node))
+		_, _, err = l.Limit(t.Context(), "s", 0)
+		require.NoError(t, err)
+	}
+	c.SetFault(nil)
+}
