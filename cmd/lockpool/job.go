@@ -30,11 +30,11 @@ import (
 //
 // If lockpool runs in the foreground of a terminal, so does the group, and the terminal's
 // signals go to the group and not to lockpool. (In a pipeline, the reader of the output may be
-// a pager, so the group comes to the foreground only if a process there reads the terminal.) When the child is stopped (Ctrl-Z), lockpool
-// stops everything in the group, because a stopped lockpool can kill nothing, and then
-// itself, for the shell to see. A continued lockpool continues the group once the lock is
-// known to be still held. (If another process stops lockpool, the guard stops the group, on
-// systems where the guard can see the stop.)
+// a pager, so the group comes to the foreground only if a process there reads the terminal.)
+// When the child is stopped (Ctrl-Z), lockpool stops everything in the group, because a stopped
+// lockpool can kill nothing, and then itself, for the shell to see. A continued lockpool
+// continues the group once the lock is known to be still held. (If another process stops
+// lockpool, the guard stops the group, on systems where the guard can see the stop.)
 type job struct {
 	path          string
 	args          []string

@@ -111,8 +111,9 @@ func (r *Report) checkDeadlocks(d *deadlocks) {
 // checkVictim finds victims of cycles to be broken by other calls: by another victim, or by
 // a call that asked later. A call merely before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
+	asked := d.asked(v)
 	for _, w := range near {
-		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin && w.begin < v.end && !d.triesAgain(w)
+		later := !v.several() && kindOf(v.calls[0].lock) != Plain && asked.Add(askTime) < w.begin && w.begin < v.end && !d.triesAgain(w)
 		both := w.err == deadlock && v.begin <= w.begin
 		if w == v || !w.isNested() || !later && !both || !d.settled(v.process, v.begin, max(v.end, w.end)) || !d.settled(w.process, v.begin, max(v.end, w.end)) ||
 			d.onCycle(v, near, w) {
