@@ -201,9 +201,9 @@ func TestHoldAtLeast(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	clock := locktest.StartClock()
-	p := s.start("run", "--hold-at-least", "1s", "--revocable", "job", "--", "sh", "-c", "echo hi; exit 3").prints("hi")
+	p := s.start("run", "--hold-at-least", "1s", "--revocable", "job", "--", "sh", "-c", `trap "exit 3" TERM; echo hi; while :; do sleep 0.02; done`).prints("hi")
 	waiter := s.start("run", "job", "--", "echo", "granted")
-	require.NoError(t, s.Pool().Revoke(s.Ctx, "job")) // which does not end the rest
+	require.NoError(t, s.Pool().Revoke(s.Ctx, "job")) // which ends the command, and not the rest
 	require.Equal(t, 3, p.code())
 	waiter.code()
 	clock.Took(t, time.Second, locktest.Patience/2, "the hold")
@@ -218,8 +218,11 @@ func TestHoldAtLeast(t *testing.T) {
 	server := zktest.Start(t)
 	server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.DelayApply(200 * time.Millisecond)})
 	s = newShellOn(locktest.NewOn(t, server))
-	p = s.start("run", "--hold-at-least", "1m", "job", "--", "echo", "hi").prints("hi")
-	time.Sleep(100 * time.Millisecond)
+	p = s.start("run", "--hold-at-least", "1m", "job", "--", "sh", "-c", "echo $$")
+	s.Until(func() bool {
+		pid, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+		return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
+	}, "the command has ended")
 	p.signal(syscall.SIGTERM)
 	require.Zero(t, p.code())
 }
