@@ -162,10 +162,10 @@ func refusedInTime(b *bench) {
 		}
 		l := b.lock(p, a)
 		began := time.Now()
-		_, err := p.Lock(b.ctx, a, lockpool.InTime(), lockpool.WaitAtMost(held/2))
+		_, err := p.Lock(b.ctx, a, lockpool.InTime(), lockpool.WaitAtMost(held*9/10))
 		full := b.refused(err, 0)
 		require.ErrorContains(b, err, "(InTime)")
-		require.Greater(b, full.Wait, held/2)
+		require.Greater(b, full.Wait, held*9/10)
 		if b.bubble {
 			require.Less(b, time.Since(began), held/4, "at once")
 		}
