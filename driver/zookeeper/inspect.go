@@ -293,8 +293,10 @@ func (s *session) breakOne(path string, node driver.Node) (sent bool, err error)
 				return err
 			}
 		}
-		err := s.requests.Delete(path, -1)
-		sent = sent || isUnsure(err)
+		q := deleteRequest(path, -1)
+		q.atOnce = node.Kind == driver.Plain
+		err := s.requests.do(q)
+		sent = sent || q.isSent() && isUnsure(err)
 		return err
 	})
 	return sent, err

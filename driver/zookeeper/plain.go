@@ -159,8 +159,9 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 
 // removePlain deletes the session's node of a plain lock. Another holder's node may have
 // the name by now, and a delete cannot depend on the owner, so removePlain reads the node
-// first unless ownsPlain is certain, and again before repeating a delete. The error is
-// ErrRemoved if the node was gone before the first delete.
+// first unless ownsPlain is certain, and again before repeating a delete; and a delete does not
+// wait for another connection. The error is ErrRemoved if the node was gone before the first
+// delete.
 func (s *session) removePlain(path string, node driver.Node) error {
 	sent := false
 	for n, unclear := 0, 0; ; n++ {
@@ -208,10 +209,12 @@ func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) (re
 	if !owns {
 		return false, nil
 	}
-	err = s.requests.Delete(path, -1)
+	q := deleteRequest(path, -1)
+	q.atOnce = true
+	err = s.requests.do(q)
 	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}
-	*sent = *sent || !isRefused(err)
+	*sent = *sent || q.isSent() && !isRefused(err)
 	return false, err
 }

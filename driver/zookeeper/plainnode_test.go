@@ -3,8 +3,10 @@ package zookeeper
 // This file tests answers and watches that come late to the node of a plain lock.
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -71,4 +73,39 @@ func TestAnOlderWatchDoesNotDisownAPlainNode(t *testing.T) {
 		require.NoError(t, err)
 		requireRemoved(t, s, "a", node)
 	})
+}
+
+// The delete of a plain lock's node is neither sent on a later connection without a look at the
+// node, nor counts as sent: meanwhile the node was removed, and another holder has the name.
+func TestDeleteDoesNotWaitForAnotherConnection(t *testing.T) {
+	for name, send := range map[string]int{"without a connection": 0, "without room on the connection": maxAnswers / minAnswer} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := zktest.StartBubble(t)
+				s := open(t, server, Config{})
+				other := open(t, server, Config{})
+				node := createPlain(t, s, "a")
+				server.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/other"}, Times: zktest.Always, Do: zktest.HoldReply()})
+				require.NoError(t, server.RejectConnections())
+				for range send {
+					s.requests.send(existsRequest("/other"))
+				}
+				disconnect := func() { server.Reset(zktest.Selector{Session: s.id()}); synctest.Wait() }
+				if send == 0 {
+					disconnect()
+				}
+				left := make(chan error, 1)
+				go func() { left <- s.Leave(context.Background(), "a", node) }() // ends with the answer
+				synctest.Wait()
+				disconnect()
+				require.NoError(t, server.Delete("/a"))
+				next := createPlain(t, other, "a")
+				time.Sleep(unwatched)
+				require.NoError(t, server.AcceptConnections())
+				require.ErrorIs(t, <-left, driver.ErrRemoved)
+				require.NoError(t, other.Verify(t.Context(), driver.Located{Queue: "a", Node: next}))
+				requireRemoved(t, other, "a", next)
+			})
+		})
+	}
 }

@@ -108,7 +108,7 @@ func (f *finish) run(ctx context.Context) error {
 		switch err := q.err; {
 		case err == nil:
 			return nil
-		case isUnsure(err) && q.packet != nil: // never sent, because the session is over
+		case isUnsure(err) && !q.isSent(): // because the session is over
 			return f.gaveUp(ctx)
 		case !isRefused(err): // also after a "system error"
 			f.undecided = true

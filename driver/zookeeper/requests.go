@@ -63,6 +63,7 @@ type request struct {
 	packet []byte         // nil when it is on its way
 	buffer *[]byte        // of packet
 	size   int            // of packet
+	atOnce bool           // fails rather than wait for another connection: what the request rests on may have changed by then
 	writes string         // the node created or changed, the first of several
 	at     time.Duration  // when it was sent, by expiry.now
 	noted  func(*request) // if not nil, called with the answer before any later event is
@@ -82,6 +83,9 @@ type request struct {
 
 var errTooLarge = errors.New("the request is too large")
 
+// isSent reports whether a finished request was sent.
+func (q *request) isSent() bool { return q.packet == nil }
+
 // finish sets the outcome of a request. Only the goroutine that took the request out of
 // requests.waiting or link.pending calls finish, once.
 func (q *request) finish(err error) {
@@ -95,20 +99,29 @@ func (q *request) finish(err error) {
 // start sends requests, together, as soon as there is a connection and room for their
 // answers. start never waits. Each request ends with an answer, or with an error for which
 // isUnsure is true: when the connection used breaks, when no connection will be made any
-// more, or when all callers give up the request before it is sent. The error is
-// errClosedEachTime if such requests have broken several connections (suspect.go).
+// more (or, for atOnce, there is none now), or when all callers give up the request before it
+// is sent. The error is errClosedEachTime if such requests have broken several connections
+// (suspect.go).
 func (r *requests) start(all ...*request) {
 	if slices.ContainsFunc(all, func(q *request) bool { return q.answer > 0 }) {
 		r.use()
 	}
-	var guilty []*request
+	type failure struct {
+		of  *request
+		err error
+	}
+	var failed []failure
 	r.mu.Lock()
 	for _, q := range all {
-		if q.size = len(q.packet); r.over || q.size > maxSend {
+		switch q.size = len(q.packet); {
+		case r.over, q.atOnce && r.link == nil:
+			failed = append(failed, failure{q, zk.ErrConnectionClosed})
 			continue
-		}
-		if r.suspects.judge(q, r.clock.AtLeast()) {
-			guilty = append(guilty, q)
+		case q.size > maxSend:
+			failed = append(failed, failure{q, errTooLarge})
+			continue
+		case r.suspects.judge(q, r.clock.AtLeast()):
+			failed = append(failed, failure{q, errClosedEachTime})
 			continue
 		}
 		binary.BigEndian.PutUint32(q.packet, uint32(q.size-4))
@@ -118,18 +131,10 @@ func (r *requests) start(all ...*request) {
 			r.waiting = append(r.waiting, q)
 		}
 	}
-	over := r.over
 	r.sendWaiting()
 	r.mu.Unlock()
-	for _, q := range all {
-		switch {
-		case over:
-			q.finish(zk.ErrConnectionClosed)
-		case q.size > maxSend:
-			q.finish(errTooLarge)
-		case slices.Contains(guilty, q):
-			q.finish(errClosedEachTime)
-		}
+	for _, f := range failed {
+		f.of.finish(f.err)
 	}
 }
 
@@ -220,21 +225,21 @@ func (r *requests) disconnected(closed, over bool) {
 	if closed = closed && r.link != nil; r.link != nil {
 		failed, r.link.pending = r.link.pending, nil
 	}
-	guilty := map[*request]bool{}
+	guilty, now := map[*request]bool{}, r.clock.AtLeast()
 	if closed {
-		now := r.clock.AtLeast()
 		r.suspects.closed(failed, now, 2*r.link.took+closesWithin)
 		for _, q := range failed {
 			guilty[q] = r.suspects.judge(q, now)
 		}
-		r.waiting = slices.DeleteFunc(r.waiting, func(q *request) bool {
-			guilty[q] = r.suspects.judge(q, now)
-			if guilty[q] {
-				failed = append(failed, q)
-			}
-			return guilty[q]
-		})
 	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(q *request) bool {
+		guilty[q] = closed && r.suspects.judge(q, now)
+		fails := guilty[q] || q.atOnce
+		if fails {
+			failed = append(failed, q)
+		}
+		return fails
+	})
 	r.link, r.room = nil, maxAnswers
 	if over {
 		failed = append(failed, r.waiting...)
