@@ -18,6 +18,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/znode"
 )
 
 // directories is what a session knows about the nodes above queues. A directory is a
@@ -233,15 +234,29 @@ func (s *session) createContainer(path string) (container bool, err error) {
 func (s *session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
-		err := s.requests.Delete(path, 0)
+		err := s.removeContainer(path)
 		for isUnsure(err) && !s.mustNotDial() {
 			time.Sleep(minBackoff)
-			err = s.requests.Delete(path, 0)
+			err = s.removeContainer(path)
 		}
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return // in use, and so are the parents
 		}
 	}
+}
+
+// removeContainer removes an empty container, but not the node of a plain lock, which may have
+// the name instead: the create may have failed, or others may have removed the container.
+func (s *session) removeContainer(path string) error {
+	q, del := existsRequest(path), deleteRequest(path, 0)
+	switch err := s.requests.do(q); {
+	case err != nil:
+		return err
+	case znode.IsPlain(&q.stat):
+		return zk.ErrNodeExists
+	}
+	del.atOnce = true
+	return s.requests.do(del)
 }
 
 // path returns the path of a queue, or of a node in it.

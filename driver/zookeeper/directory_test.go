@@ -180,6 +180,28 @@ func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	require.Equal(t, []string{"other"}, b.Children("x/a"))
 }
 
+// A connection breaks before a directory is created. Then the name is a plain lock's, whose
+// holder loses nothing when the call that wanted a directory there is refused.
+func TestPlainLockIsNotRemovedAsADirectory(t *testing.T) {
+	locktest.Once(t)
+	for name, create := range map[string]creator{"plain": creators["plain"], "limit": creators["limit"]} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, own *zktest.Server) {
+				p, others := b.Pool(), b.Pool()
+				b.Unlock(b.Lock(others, "x/other"))
+				var l *lockpool.Lock
+				creates := zktest.Match{Prefix: b.Chroot + "/x/s", Ops: []zktest.Op{zktest.OpCreateContainer}}
+				own.Inject(zktest.Rule{Match: creates, Do: zktest.ResetBeforeApply()})
+				own.Inject(zktest.Rule{Match: creates, Do: zktest.Call(func(zktest.Request) { l, _ = others.Lock(b.Ctx, "x/s", lockpool.Plain()) })})
+				require.ErrorIs(t, create.use(b.Ctx, b, p), lockpool.ErrKindMismatch)
+				require.NoError(t, p.Close()) // waits for the work in the background
+				require.NoError(t, l.Verify(b.Ctx))
+				b.Unlock(l)
+			})
+		})
+	}
+}
+
 func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
