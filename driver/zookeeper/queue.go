@@ -102,9 +102,12 @@ func (s *session) startRemoval(dir string, node driver.Node) *request {
 
 // endRemoval is remove, after startRemoval.
 func (s *session) endRemoval(dir string, node driver.Node, first *request) error {
-	names := nodeNames(node)
-	if len(names) == 1 {
-		return s.endRemovalOfOne(dir+"/"+names[0], true, first)
+	paths := nodeNames(node)
+	for i, name := range paths {
+		paths[i] = dir + "/" + name
+	}
+	if len(paths) == 1 {
+		return s.endRemovalOfOne(paths, true, first)
 	}
 	<-first.done
 	if first.err == nil {
@@ -113,8 +116,8 @@ func (s *session) endRemoval(dir string, node driver.Node, first *request) error
 	// The delete may have been carried out, or one of the nodes was gone: delete each.
 	untried := isRefused(first.err)
 	var removed error
-	for _, name := range names {
-		err := s.removeOne(dir+"/"+name, untried)
+	for i, path := range paths {
+		err := s.endRemovalOfOne(paths[i:], untried, s.requests.send(deleteRequest(path, -1)))
 		if err != nil && err != driver.ErrRemoved {
 			return err
 		}
@@ -126,11 +129,13 @@ func (s *session) endRemoval(dir string, node driver.Node, first *request) error
 // removeOne deletes a node. untried means that no delete was sent before: then a missing node
 // was removed by another client, and the error is ErrRemoved.
 func (s *session) removeOne(path string, untried bool) error {
-	return s.endRemovalOfOne(path, untried, s.requests.send(deleteRequest(path, -1)))
+	return s.endRemovalOfOne([]string{path}, untried, s.requests.send(deleteRequest(path, -1)))
 }
 
-// endRemovalOfOne is removeOne after the delete q has been sent.
-func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
+// endRemovalOfOne is removeOne, for the first of the paths, after the delete q has been sent. If
+// the first cannot be removed now, all are removed later.
+func (s *session) endRemovalOfOne(paths []string, untried bool, q *request) error {
+	path := paths[0]
 	for n, unclear := 0, 0; ; n++ {
 		<-q.done
 		err := q.err
@@ -141,7 +146,7 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 			return nil
 		case isFinal(err, &unclear):
 			return s.cannotRemove(err, explainError(err, "deleting "+path, "DELETE", parent(path)), func() error {
-				return s.requests.Delete(path, -1)
+				return s.deleteEach(paths)
 			})
 		}
 		untried = untried && isRefused(err)
@@ -150,6 +155,16 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 		}
 		q = s.requests.send(deleteRequest(path, -1))
 	}
+}
+
+// deleteEach deletes nodes, which may be gone.
+func (s *session) deleteEach(paths []string) error {
+	for _, path := range paths {
+		if err := s.requests.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+	}
+	return nil
 }
 
 // cannotRemove returns the error of a removal that is given up after the answer err: explained,

@@ -204,6 +204,20 @@ func TestUnclearRemovalIsRepeatedLater(t *testing.T) {
 	}
 }
 
+// The same for the nodes of several permits: each of them is removed later.
+func TestUnclearRemovalOfPermitsIsRepeatedLater(t *testing.T) {
+	locktest.InBubble(t, func(t *testing.T, b *locktest.Bench, server *zktest.Server) {
+		p := b.Pool(lockpool.WithMaxSessions(1))
+		b.Lock(p, "leader")
+		l := b.Acquire(p.Semaphore("a", 3), 3)
+		removals := zktest.Match{Prefix: b.Chroot + "/a/leases/", Ops: []zktest.Op{zktest.OpMulti, zktest.OpDelete}}
+		server.Inject(zktest.Rule{Match: removals, Times: 5, Do: zktest.FailWith(-1)})
+		require.Error(t, l.Unlock(b.Ctx))
+		time.Sleep(2 * time.Second)
+		require.Empty(t, b.Children("a/leases"))
+	})
+}
+
 // A lock that became shared stays so, though the answer is lost, and with it the answer to the
 // question whether it did.
 func TestLostAnswersToADowngrade(t *testing.T) {
