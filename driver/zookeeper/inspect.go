@@ -355,6 +355,7 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 			} else {
 				q = setRequest(path, data, version)
 			}
+			q.atOnce = node.Kind == driver.Plain // another plain lock's node may get the same version
 			if err := s.answer(ctx, s.requests.send(q)); !errors.Is(err, zk.ErrBadVersion) {
 				return err
 			}

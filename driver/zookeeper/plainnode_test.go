@@ -109,3 +109,39 @@ func TestDeleteDoesNotWaitForAnotherConnection(t *testing.T) {
 		})
 	}
 }
+
+// The same for what another client does to the node, after a look.
+func TestNextPlainHolderIsNotMeant(t *testing.T) {
+	for name, do := range map[string]func(*session, driver.Node) error{
+		"Break":  func(s *session, n driver.Node) error { return s.Break(context.Background(), "a", n) },
+		"Revoke": func(s *session, n driver.Node) error { return s.Revoke(context.Background(), "a", n, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := zktest.StartBubble(t)
+				s, holder := open(t, server, Config{}), open(t, server, Config{})
+				node := createPlain(t, holder, "a")
+				server.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/other"}, Times: zktest.Always, Do: zktest.HoldReply()})
+				server.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/a"}, Do: zktest.Call(func(zktest.Request) {
+					for range maxAnswers / minAnswer { // no room is left on the connection
+						s.requests.send(existsRequest("/other"))
+					}
+				})})
+				require.NoError(t, server.RejectConnections())
+				done := make(chan error, 1)
+				go func() { done <- do(s, node) }() // ends with the answer
+				synctest.Wait()
+				server.Reset(zktest.Selector{Session: s.id()})
+				requireRemoved(t, holder, "a", node)
+				next := createPlain(t, holder, "a")
+				require.NoError(t, server.AcceptConnections())
+				require.ErrorIs(t, <-done, driver.ErrRemoved)
+				watches, err := holder.Watch(t.Context(), "a", next)
+				require.NoError(t, err)
+				require.Zero(t, watches[0].Fired())
+				require.False(t, watches[0].Revoked)
+				requireRemoved(t, holder, "a", next)
+			})
+		})
+	}
+}
