@@ -308,7 +308,7 @@ func (s *Server) setAcceptMode(mode acceptMode, members []int) error {
 	for _, number := range members {
 		s.mu.Lock()
 		rep, err := s.replicaByNumber(number)
-		stopped := err == nil && rep.role == down
+		stopped := err == nil && (rep.role == down || !s.running)
 		s.mu.Unlock()
 		if err != nil {
 			return err

@@ -332,7 +332,6 @@ var ensembleTests = []struct {
 
 		require.NoError(t, e.PauseMember(1))
 		require.NoError(t, e.Restart(t.Context(), memberTick))
-		require.NoError(t, e.ResumeMember(1))
 		e.connect(1, c.credentials()).must(ping())
 
 		require.NoError(t, e.Lag(1))
@@ -405,8 +404,11 @@ var ensembleTests = []struct {
 		require.NoError(t, e.Stop(t.Context()))
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.StartMember(1))
-		_, err := e.Dial(t.Context(), e.Members()[0])
-		require.ErrorContains(t, err, "refused")
+		require.NoError(t, e.AcceptConnections())
+		for _, member := range e.Members() {
+			_, err := e.Dial(t.Context(), member)
+			require.ErrorContains(t, err, "refused")
+		}
 		require.NoError(t, e.Start(t.Context()))
 		c = e.connect(1, c.credentials())
 
@@ -415,6 +417,11 @@ var ensembleTests = []struct {
 		require.NoError(t, e.Resume())
 		c.must(ping())
 		require.Equal(t, 3, e.Leader())
+
+		require.NoError(t, e.PauseMember(1))
+		require.NoError(t, e.Pause())
+		require.NoError(t, e.Restart(t.Context(), memberTick))
+		e.connect(1, c.credentials()).must(ping())
 	}},
 	{"members say what they are", 3, func(t *testing.T, e ensemble) {
 		say := func(member int, word string) string {

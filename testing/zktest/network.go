@@ -171,6 +171,9 @@ func (n *network) blocked(c *clientConn, dir Direction) bool {
 	})
 }
 
+// thaw ends freeze and freezeMember.
+func (n *network) thaw() { n.update(func() { n.frozen = false; clear(n.stopped) }) }
+
 // freezeMember holds up everything of one member.
 func (n *network) freezeMember(number int, frozen bool) {
 	n.update(func() { n.stopped[number] = frozen })

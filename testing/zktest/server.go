@@ -37,8 +37,8 @@ import (
 // nothing, a Server guarantees nothing either: children are listed in arbitrary order.
 // There is no TLS, SASL, quotas or reconfiguration.
 //
-// All methods may be called concurrently, even from a rule's [Call], but not from the Where
-// of a [Match]. On a closed server, methods changing the state do nothing, and return an
+// All methods may be called concurrently, even from a rule's [Call], except Close, which
+// waits for the Call, but not from the Where of a [Match]. On a closed server, methods changing the state do nothing, and return an
 // error if they return one; methods reading the state still work.
 type Server struct {
 	faults
@@ -179,8 +179,8 @@ func (s *Server) Members() []string {
 // ConnectString returns the addresses of all members, separated by commas.
 func (s *Server) ConnectString() string { return strings.Join(s.Members(), ",") }
 
-// Stop closes all connections and the ports. Nodes, sessions and the zxid are
-// kept, and no session expires until Start. Stopping a stopped server does
+// Stop closes all connections and the ports, even of a paused server. Nodes, sessions and
+// the zxid are kept, and no session expires until Start. Stopping a stopped server does
 // nothing. Stop does not wait; ctx is there for symmetry with [RealServer.Stop].
 func (s *Server) Stop(context.Context) error {
 	s.mu.Lock()
@@ -212,8 +212,10 @@ func (s *Server) Start(context.Context) error {
 		}
 		return fmt.Errorf("zktest: starting %s: the server is running already", s.Addr())
 	}
-	s.running = true
+	s.running, s.frozen = true, false // a new process is not paused
+	s.network.thaw()
 	for _, rep := range s.replicas {
+		rep.paused = false
 		if rep.role != down {
 			s.leave(rep, looking)
 		}
