@@ -118,7 +118,11 @@ func (s *Server) handshake(c *conn) bool {
 	if err != nil {
 		return false
 	}
-	if answer, ok := s.fourLetterReply(c.replica, string(head[:])); ok {
+	word := string(head[:])
+	if fourLetterCommands[word] != nil && !c.client.waitPass(Inbound) {
+		return false
+	}
+	if answer, ok := s.fourLetterReply(c.replica, word); ok {
 		c.client.send(outgoing{bytes: []byte(answer)})
 		c.client.closeAfterFlush()
 		<-c.client.done

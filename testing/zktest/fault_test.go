@@ -608,8 +608,10 @@ var faultTests = map[string]func(*faultTest){
 		c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 		require.Equal(p, event{zktest.NodeCreated, p.path("b")}, c.event(), "the other direction is open")
-		late := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout})
+		late, word := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout}), dial(p, p.injector.Addr())
+		word.write([]byte("ruok"))
 		late.silent(quietTime)
+		word.silent(quietTime)
 		c.silent(quietTime)
 		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 		p.injector.Heal()
@@ -617,6 +619,10 @@ var faultTests = map[string]func(*faultTest){
 		require.Equal(p, p.path("c"), c.reply().Path)
 		_, err := late.packet()
 		require.NoError(p, err)
+		require.NoError(p, word.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
+		answer, err := io.ReadAll(word.conn)
+		require.NoError(p, err)
+		require.Equal(p, "imok", string(answer))
 	},
 	"a partition outbound": func(p *faultTest) {
 		c, short := p.open(longTimeout), p.open(shortTimeout)
