@@ -22,7 +22,7 @@ func (s *Server) ReapContainers() {
 }
 
 func (s *Server) reap() {
-	if s.lead.ended {
+	if s.closed || s.lead.ended {
 		return
 	}
 	now := s.unixMilli()

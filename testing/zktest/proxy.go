@@ -99,9 +99,7 @@ func RunProxy(target string) (*Proxy, error) {
 	if inBubble() {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", errBubble)
 	}
-	p := newProxy(target, func(ctx context.Context, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	})
+	p := newProxy(target, dialTCP)
 	if p.listener, err = newListener("", p.admit); err != nil {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
 	}

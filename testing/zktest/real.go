@@ -307,7 +307,7 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if s.secure != nil { // the port for TLS is opened last
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.SecureAddr())
+		conn, err := dialTCP(ctx, s.SecureAddr())
 		if err != nil {
 			return "", err
 		}
@@ -499,7 +499,7 @@ func command(ctx context.Context, dial dialer, addr, word string) (string, error
 type dialer func(ctx context.Context, addr string) (net.Conn, error)
 
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp4", addr)
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
 func sendCommand(ctx context.Context, dial dialer, addr, word string) (_ string, err error) {

@@ -248,6 +248,10 @@ func TestClosedServerReturnsErrors(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	require.NoError(t, s.Create("/a", nil))
+	a := open(t, s.Addr(), longTimeout)
+	a.must(createContainer("/empty", container))
+	a.must(create("/empty/a", nil, persistent))
+	a.must(remove("/empty/a", anyVersion))
 	require.NoError(t, s.Close())
 	for what, err := range map[string]error{
 		"Create": s.Create("/b", nil), "Delete": s.Delete("/a"), "Set": s.Set("/a", nil), "SetSequence": s.SetSequence("/a", 1),
@@ -256,7 +260,9 @@ func TestClosedServerReturnsErrors(t *testing.T) {
 	} {
 		require.Error(t, err, what)
 	}
+	s.ReapContainers()
 	require.Contains(t, s.State().Nodes, "/a", "the state is still readable")
+	require.Contains(t, s.State().Nodes, "/empty", "a method changed the state")
 	require.NoError(t, s.Close())
 }
 
@@ -276,6 +282,9 @@ func TestServerLogsThatItIsNotForProduction(t *testing.T) {
 	require.Contains(t, log.String(), "not for production")
 	require.Contains(t, log.String(), s.Addr())
 	require.Contains(t, s.Addr(), "[::1]:")
+	answer, err := s.Command(longContext(t), "ruok")
+	require.NoError(t, err)
+	require.Equal(t, "imok", answer)
 	open(t, s.Addr(), longTimeout)
 }
 
