@@ -192,7 +192,7 @@ func SuperUser(credentials string) CommonOption {
 }
 
 // FourLetterWords allows only the given four letter commands. By default all are allowed;
-// ZooKeeper's own default is srvr.
+// ZooKeeper's own default is srvr. Real servers need conf and srvr.
 func FourLetterWords(words ...string) CommonOption {
 	return commonOption{func(c *config) error {
 		c.whitelist = map[string]bool{}

@@ -3,6 +3,7 @@ package zktest
 // This file has the options of real servers.
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,6 +47,9 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		reserve: reservePort,
 	}
 	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("zktest: a nil RealOption was given")
+		}
 		if b, ok := opt.(commonOption); ok {
 			if err := b.option(new(config)); err != nil { // checks the arguments
 				return nil, fmt.Errorf("zktest: %w", err)
@@ -55,6 +59,10 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 	}
 	if c.err != nil {
 		return nil, fmt.Errorf("zktest: %w", c.err)
+	}
+	words := strings.FieldsFunc(c.properties["4lw.commands.whitelist"], func(r rune) bool { return r == ',' || r == ' ' })
+	if !slices.Contains(words, "*") && !(slices.Contains(words, "conf") && slices.Contains(words, "srvr")) {
+		return nil, errors.New("zktest: the launcher asks a real server by conf and srvr whether the server serves: allow both four letter commands")
 	}
 	for key := range c.properties {
 		switch {

@@ -208,8 +208,14 @@ func TestRealServerStartEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-func TestRealServerRefusesReservedProperties(t *testing.T) {
+func TestRealServerRefusesImpossibleOptions(t *testing.T) {
 	t.Parallel()
+	_, err := RunReal(testContext(t), nil)
+	require.ErrorContains(t, err, "a nil RealOption")
+	_, err = RunReal(testContext(t), FourLetterWords("ruok", "srvr"))
+	require.ErrorContains(t, err, "conf and srvr")
+	_, err = newRealConfig([]RealOption{FourLetterWords("ruok", "srvr", "conf")})
+	require.NoError(t, err)
 	for _, key := range []string{"dataDir", "clientPort", "clientPortAddress", "server.1"} {
 		_, err := RunReal(testContext(t), Properties(map[string]string{key: "1"}))
 		require.ErrorContains(t, err, "the property "+key)
