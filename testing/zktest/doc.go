@@ -56,6 +56,7 @@
 //	members that freeze                      PauseMember, ResumeMember
 //	partitions between members               Isolate, Separate, HealMembers
 //	deleted containers; exhausted sequences  ReapContainers; SetSequence
+//	a clock that jumps                       MoveTimeOfDay
 //
 // With the option [Members] the server is an ensemble. One member leads and decides when a
 // majority has accepted a write; the others follow, each with a separate state. A follower
