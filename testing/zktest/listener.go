@@ -157,18 +157,25 @@ func (l *listener) hang(conn net.Conn) {
 // close closes the port for good. The caller then ends the admitted connections and calls
 // wait, to wait for the end of all goroutines.
 func (l *listener) close() error {
+	defer l.closeHung() // when no more connections are accepted
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	err := l.closePort()
-	for conn := range l.hung {
-		_ = conn.Close()
-	}
 	if l.reservation != nil {
 		err = errors.Join(err, l.reservation.Close())
 		l.reservation = nil
 	}
 	return err
+}
+
+// closeHung closes the connections accepted while hanging.
+func (l *listener) closeHung() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for conn := range l.hung {
+		_ = conn.Close()
+	}
 }
 
 func (l *listener) wait() { l.wg.Wait() }

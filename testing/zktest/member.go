@@ -175,7 +175,9 @@ func (s *Server) StopMember(number int) error {
 	if err != nil {
 		return err
 	}
-	return s.RefuseConnections(number)
+	err = s.RefuseConnections(number)
+	rep.listener.closeHung()
+	return err
 }
 
 // StartMember starts a member stopped by StopMember. The member serves clients as soon as

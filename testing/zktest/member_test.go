@@ -423,6 +423,15 @@ var ensembleTests = []struct {
 		require.NoError(t, e.Restart(t.Context(), memberTick))
 		e.connect(1, c.credentials()).must(ping())
 	}},
+	{"stop ends connections that hang", 3, func(t *testing.T, e ensemble) {
+		require.NoError(t, e.HangConnections())
+		a, b := e.dial(1), e.dial(2)
+		require.NoError(t, e.StopMember(1))
+		a.waitEnd()
+		b.silent(memberTick)
+		require.NoError(t, e.Stop(t.Context()))
+		b.waitEnd()
+	}},
 	{"members say what they are", 3, func(t *testing.T, e ensemble) {
 		say := func(member int, word string) string {
 			c := e.dial(member)

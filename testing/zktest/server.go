@@ -191,6 +191,9 @@ func (s *Server) Stop(context.Context) error {
 	s.mu.Unlock()
 	err := s.setAcceptMode(refusing, nil)
 	s.Cut(Selector{})
+	for _, rep := range s.replicas {
+		rep.listener.closeHung()
+	}
 	if errors.Is(err, errClosed) {
 		return nil
 	}
