@@ -72,6 +72,16 @@ func TestStoryOnRunningServer(t *testing.T) {
 	requireStory(t, exampletest.New(t, "-zookeeper", zktest.StartReal(t).Addr()))
 }
 
+func TestFailedWithdrawalPaysNobody(t *testing.T) {
+	t.Parallel()
+	teller := &teller{dir: t.TempDir()}
+	require.NoError(t, write(teller.dir, shop, 100))
+	require.ErrorIs(t, teller.move(30, customer, shop), os.ErrNotExist)
+	balance, err := teller.balance(shop)
+	require.NoError(t, err)
+	require.Equal(t, 100, balance)
+}
+
 func TestInterruptDuringTheDeadlockLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)

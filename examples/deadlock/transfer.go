@@ -45,7 +45,7 @@ func (t *teller) pay(ctx context.Context) error {
 		}
 		t.other()
 		return t.pool.Do(ctx, shop, func(context.Context) error {
-			return errors.Join(t.add(customer, -30), t.add(shop, 30))
+			return t.move(30, customer, shop)
 		})
 	})
 }
@@ -62,7 +62,7 @@ func (t *teller) refund(ctx context.Context) error {
 		}
 		t.other()
 		return t.pool.Do(ctx, customer, func(context.Context) error {
-			return errors.Join(t.add(shop, -10), t.add(customer, 10))
+			return t.move(10, shop, customer)
 		})
 	})
 }
@@ -87,6 +87,14 @@ func (t *teller) balance(account string) (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(string(text))
+}
+
+// move moves money between two locked accounts.
+func (t *teller) move(amount int, from, to string) error {
+	if err := t.add(from, -amount); err != nil {
+		return err
+	}
+	return t.add(to, amount)
 }
 
 // add changes the balance of a locked account.
