@@ -15,10 +15,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/examples/internal/exampletest"
 	"github.com/lockpool/lockpool/examples/internal/spans"
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -132,6 +137,20 @@ func TestCollectorReceivesLinkedWaits(t *testing.T) {
 	require.Contains(t, seen, "POST /shipments in warehouse behind POST /refunds in billing")
 	require.Contains(t, seen, "POST /shipments in warehouse behind PUT /orders/{id} in orders")
 	require.Contains(t, seen, "POST /orders in orders behind POST /transfers in billing")
+}
+
+func TestFailedRequestIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	ended := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(ended)).Tracer("")
+	pool, err := lockpool.Open("zookeeper", "127.0.0.1:1")
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	s := &service{pool: pool, tracer: tracer}
+	require.ErrorIs(t, s.handle(t.Context(), job{Request: "POST /refunds"}), lockpool.ErrPoolClosed)
+	require.Len(t, ended.Ended(), 1)
+	require.Contains(t, ended.Ended()[0].Attributes(), semconv.HTTPResponseStatusCode(http.StatusInternalServerError))
+	require.Equal(t, codes.Error, ended.Ended()[0].Status().Code)
 }
 
 func TestFailedExportIsReportedAfterThePicture(t *testing.T) {

@@ -125,9 +125,12 @@ func (s *service) handle(ctx context.Context, j job) error {
 	defer span.End()
 	err := requests[j.Request](s, ctx)
 	status := http.StatusOK
+	if err != nil {
+		status = http.StatusInternalServerError
+		span.SetStatus(codes.Error, "")
+	}
 	if errors.Is(err, lockpool.ErrLocked) { // a response, too
 		status, err = http.StatusServiceUnavailable, nil
-		span.SetStatus(codes.Error, "")
 	}
 	span.SetAttributes(semconv.HTTPResponseStatusCode(status))
 	return err
