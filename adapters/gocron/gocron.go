@@ -32,7 +32,7 @@
 // [lockpool.Pool.Once] with the period as the key, and work with the context from Once:
 //
 //	gocron.NewTask(func(ctx context.Context) error {
-//		due := time.Now().Round(time.Hour) // the scheduler may be a little early or late
+//		due := time.Now().Round(time.Hour) // of UTC; the scheduler may be a little early or late
 //		err := pool.Once(ctx, "billing/report", due.UTC().Format(time.RFC3339), report)
 //		if errors.Is(err, lockpool.ErrDone) {
 //			return nil // another machine has done it
