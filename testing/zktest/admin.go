@@ -99,5 +99,6 @@ func (s *Server) SetSequence(parent string, next int32) error {
 			n.created = next
 		}
 	}
+	s.notifyChange()
 	return nil
 }

@@ -136,6 +136,7 @@ func (s *Server) CatchUp(number int) error {
 	rep, err := s.replicaByNumber(number)
 	if err == nil {
 		s.catchUp(rep)
+		s.notifyChange() // watches have fired
 	}
 	return err
 }

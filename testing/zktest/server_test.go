@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,18 @@ func shortContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// requireNoticed makes a change while WaitFor waits for the change.
+func requireNoticed(t *testing.T, s *zktest.Server, change func() error, changed func(*zktest.State) bool) {
+	ctx, asked, noticed := longContext(t), make(chan struct{}), make(chan error)
+	ask := sync.OnceFunc(func() { close(asked) })
+	go func() { // ends with ctx
+		noticed <- s.WaitFor(ctx, func(st *zktest.State) bool { ask(); return changed(st) })
+	}()
+	<-asked
+	require.NoError(t, change())
+	require.NoError(t, <-noticed)
 }
 
 func TestServerLag(t *testing.T) {
@@ -71,7 +84,7 @@ func TestServerLag(t *testing.T) {
 	follower.must(getChildren("/", true))
 	other.must(create("/d", nil, persistent))
 	require.Empty(t, follower.newEvents())
-	require.NoError(t, s.CatchUp(2))
+	requireNoticed(t, s, func() error { return s.CatchUp(2) }, func(st *zktest.State) bool { return st.ChildWatchesOf("/") == 0 })
 	require.Equal(t, []event{{zktest.NodeChildrenChanged, "/"}}, follower.newEvents())
 	require.ErrorContains(t, s.Lag(4), "from 1 to 3")
 
@@ -107,7 +120,8 @@ func TestServerSetSequence(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	a := open(t, s.Addr(), longTimeout)
-	require.NoError(t, s.SetSequence("/", math.MaxInt32-1))
+	requireNoticed(t, s, func() error { return s.SetSequence("/", math.MaxInt32-1) },
+		func(st *zktest.State) bool { return st.Nodes["/"].Stat.Cversion != -1 })
 	require.Equal(t, "/x-2147483646", a.must(create("/x-", nil, sequential)).Path)
 	require.Equal(t, "/x-2147483647", a.must(create("/x-", nil, sequential)).Path)
 	a.fails(zktest.ErrNodeExists, create("/x-", nil, sequential)) // the counter has stopped
