@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -116,9 +117,15 @@ func (c *realConfig) zooCfg(dataDir string, client port, own map[string]string, 
 			fmt.Fprintf(&b, "%s=%s\n", key, lines[key])
 		}
 	}
-	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=%s\n", dataDir, client.number, client.host)
+	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=%s\n", escape(dataDir), client.number, client.host)
 	for _, line := range servers {
 		b.WriteString(line + "\n")
 	}
 	return b.String()
+}
+
+// escape returns a path for a file of Java's properties, read as Latin-1.
+func escape(path string) string {
+	quoted := strconv.QuoteToASCII(path)
+	return quoted[1 : len(quoted)-1]
 }

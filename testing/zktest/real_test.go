@@ -6,6 +6,7 @@ package zktest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -206,6 +207,14 @@ func TestRealServerStartEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	_, err := RunReal(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestRealServerInAnyTemporaryDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), `ö \`)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("LC_ALL", "C.UTF-8") // for the command line of java
+	StartReal(t, TLS(tls.NoClientCert))
 }
 
 func TestRealServerRefusesImpossibleOptions(t *testing.T) {

@@ -54,7 +54,7 @@ func writeCertificates(ca *testcert.Authority, dir, host string) (lines map[stri
 	keyFile, trustFile, err := ca.WriteServer(dir, host)
 	return map[string]string{
 		"serverCnxnFactory":       "org.apache.zookeeper.server.NettyServerCnxnFactory",
-		"ssl.keyStore.location":   keyFile,
-		"ssl.trustStore.location": trustFile,
+		"ssl.keyStore.location":   escape(keyFile),
+		"ssl.trustStore.location": escape(trustFile),
 	}, err
 }
