@@ -24,7 +24,8 @@ import (
 // watches are the watches of a connection. They share one stream. Servers send the events
 // of one key in order. A watch begins with the member's present state, so that events come
 // at once (servers serve watches from an older revision every 100 ms). The same member
-// reads the key at the same time, and again if the value read is older than the watch.
+// reads the key at the same time, and again if the value read is older than the watch, or
+// than an event of another key that is told meanwhile.
 //
 // Events of different keys come in any order. So before an event is told, the same member
 // reads the other watched nodes of the queue, at a revision not older. If one of the nodes
@@ -47,6 +48,8 @@ type watches struct {
 	byNode map[watchedNode]*watched
 	idle   map[string]*watched // by key: watches whose node is gone
 	events []event             // to be told
+
+	telling int64 // the newest revision of events told or about to be
 
 	tell    chan struct{} // filled when there are events
 	running sync.WaitGroup
@@ -337,12 +340,11 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 	}
 	ctx := ws.conn.ctx
 	for chunk := range slices.Chunk(added, mostChecked) {
-		kvs, revision, err := ws.readKeys(ctx, chunk)
-		if err != nil {
-			return err
-		}
-		for {
-			begins := int64(0)
+		for begun := false; !begun; {
+			kvs, revision, err := ws.readKeys(ctx, chunk)
+			if err != nil {
+				return err
+			}
 			for _, w := range chunk {
 				select {
 				case <-w.created:
@@ -352,20 +354,9 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 				if w.refused != nil {
 					return w.refused
 				}
-				begins = max(begins, w.begins)
 			}
-			if revision >= begins {
-				break
-			}
-			if kvs, revision, err = ws.readKeys(ctx, chunk); err != nil {
-				return err
-			}
+			begun = ws.keysRead(s, chunk, kvs, revision)
 		}
-		ws.mu.Lock()
-		for i, w := range chunk {
-			ws.keyRead(s, w, kvs[i], revision)
-		}
-		ws.mu.Unlock()
 	}
 	return nil
 }
@@ -398,6 +389,20 @@ func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.K
 		kvs = append(kvs, only(a))
 	}
 	return kvs, got.Header.Revision, nil
+}
+
+// keysRead tells watches their keys as read at a revision, and reports false if the revision is
+// older than one of the watches, or than an event told or about to be.
+func (ws *watches) keysRead(s *session, of []*watched, kvs []*mvccpb.KeyValue, revision int64) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if slices.ContainsFunc(of, func(w *watched) bool { return revision < max(w.begins, ws.telling) }) {
+		return false
+	}
+	for i, w := range of {
+		ws.keyRead(s, w, kvs[i], revision)
+	}
+	return true
 }
 
 // keyRead tells a watch the key as read at a revision. mu is held.
@@ -518,7 +523,7 @@ func (ws *watches) tellAll() error {
 	defer ws.mu.Unlock()
 	slices.SortStableFunc(ws.events, func(a, b event) int { return cmp.Compare(a.revision, b.revision) })
 	for _, w := range gone {
-		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted })
+		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted && e.revision > w.read })
 		if at < 0 && ws.lives(w) {
 			return nil // until the event comes
 		}
@@ -551,17 +556,19 @@ func (ws *watches) tellAll() error {
 func (ws *watches) due() (newest int64, others []*watched) {
 	queues, removed := map[string]bool{}, map[*watched]bool{}
 	for _, e := range ws.events {
+		if !ws.lives(e.of) || e.of.read == 0 || e.of.read >= e.revision {
+			continue
+		}
 		if e.what == driver.Deleted {
 			removed[e.of] = true
 		}
-		if ws.lives(e.of) && e.of.read > 0 {
-			newest = max(newest, e.revision)
-			queues[e.of.queue] = true
-		}
+		newest = max(newest, e.revision)
+		queues[e.of.queue] = true
 	}
 	if newest == 0 {
 		return 0, nil
 	}
+	ws.telling = max(ws.telling, newest)
 	for _, w := range ws.byNode {
 		if queues[w.queue] && w.read > 0 && !removed[w] && w.isContender() {
 			others = append(others, w)

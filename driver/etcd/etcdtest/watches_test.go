@@ -3,10 +3,12 @@ package etcdtest
 // This file tests watches that are used again.
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
@@ -107,5 +109,49 @@ func TestLimitsAreNotOlderThanAnswers(t *testing.T) {
 		_, _, err = l.Limit(t.Context(), "s", 0)
 		require.NoError(t, err)
 	}
+	c.SetFault(nil)
+}
+
+// A watch is about to begin when its node is removed, and then another one: the watch has fired
+// if the removal of the other node has been told.
+func TestBeginningWatchesMissNoRemoval(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s, other := connect(t, c, ttl), connect(t, c, ttl)
+	join := func(s driver.Session) (driver.Node, string) {
+		joined, err := s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+		require.NoError(t, err)
+		key, _, _ := strings.Cut(joined.Node.Name, "@")
+		return joined.Node, "lockpool/q/" + key
+	}
+	before, keyBefore := join(other)
+	beside, _ := join(other) // read before an event is told
+	own, ownKey := join(s)
+	_, err := s.Watch(t.Context(), "q", own, beside)
+	require.NoError(t, err)
+	require.NoError(t, s.Rewrite(t.Context(), "q", own, []byte("other data"))) // the server goes on watching
+	_, err = s.Watch(t.Context(), "q", before)
+	require.NoError(t, err)
+	call := 0
+	c.SetFault(func(m Message) Action {
+		switch {
+		case m.Method == "Txn" && !m.Reply && call == 0 && strings.Contains(string(m.Data), ownKey):
+			call = m.Call
+		case m.Reply && m.Call == call:
+			for _, key := range []string{ownKey, keyBefore} {
+				_, err := c.admin.Delete(t.Context(), key)
+				assert.NoError(t, err)
+			}
+			return Late
+		}
+		return Pass
+	})
+	watches, err := s.Watch(t.Context(), "q", before, own)
+	require.NoError(t, err)
+	ctx, cancel := watches[0].Before(t.Context())
+	defer cancel()
+	<-ctx.Done()
+	require.Equal(t, driver.Missing, watches[1].Fired())
+	require.Equal(t, driver.Deleted, watches[0].Fired())
 	c.SetFault(nil)
 }
