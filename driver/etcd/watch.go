@@ -500,24 +500,9 @@ func (ws *watches) tellAll() error {
 	if newest == 0 {
 		return nil
 	}
-	var gone []*watched
-	for chunk := range slices.Chunk(others, mostChecked) {
-		for {
-			kvs, revision, err := ws.readKeys(ws.conn.ctx, chunk)
-			if err != nil {
-				return err
-			}
-			if revision < newest { // an event is sent before visible to reads
-				time.Sleep(time.Millisecond)
-				continue
-			}
-			for i, w := range chunk {
-				if kvs[i] == nil || kvs[i].CreateRevision != createdAt(w.node) {
-					gone = append(gone, w)
-				}
-			}
-			break
-		}
+	gone, err := ws.check(others, newest)
+	if err != nil {
+		return err
 	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -551,8 +536,31 @@ func (ws *watches) tellAll() error {
 	return nil
 }
 
-// due returns the newest revision of an event to be told, or 0, and the watched nodes of
-// the same queues without an event of removal. mu is held.
+// check reads nodes at a revision not older than newest, and returns those that are gone. The
+// watches on changed limits fire.
+func (ws *watches) check(others []*watched, newest int64) (gone []*watched, err error) {
+	for chunk := range slices.Chunk(others, mostChecked) {
+		kvs, revision, err := ws.readKeys(ws.conn.ctx, chunk)
+		for ; err == nil && revision < newest; kvs, revision, err = ws.readKeys(ws.conn.ctx, chunk) {
+			time.Sleep(time.Millisecond) // an event is sent before visible to reads
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i, w := range chunk {
+			switch {
+			case w.node.Name == driver.Limit:
+				ws.limitSeen(w.queue, kvs[i])
+			case kvs[i] == nil || kvs[i].CreateRevision != createdAt(w.node):
+				gone = append(gone, w)
+			}
+		}
+	}
+	return gone, nil
+}
+
+// due returns the newest revision of an event to be told, or 0, and the watched nodes of the
+// same queues without an event of removal, among them the limits of permits. mu is held.
 func (ws *watches) due() (newest int64, others []*watched) {
 	queues, removed := map[string]bool{}, map[*watched]bool{}
 	for _, e := range ws.events {
@@ -570,7 +578,11 @@ func (ws *watches) due() (newest int64, others []*watched) {
 	}
 	ws.telling = max(ws.telling, newest)
 	for _, w := range ws.byNode {
-		if queues[w.queue] && w.read > 0 && !removed[w] && w.isContender() {
+		queue := w.queue
+		if w.node.Name == driver.Limit {
+			queue += "/" + driver.Leases
+		}
+		if queues[queue] && w.read > 0 && !removed[w] && w.node != (driver.Node{}) {
 			others = append(others, w)
 		}
 	}

@@ -72,3 +72,14 @@ func TestEventsWaitForEarlierRemovals(t *testing.T) {
 	require.Equal(t, driver.Deleted, own.watch.Fired())
 	require.Equal(t, driver.Deleted, before.watch.Fired())
 }
+
+// A lease is removed after the limit has changed, and the event of the change is late.
+func TestRemovalsOfLeasesWaitForTheLimit(t *testing.T) {
+	t.Parallel()
+	ws, add := watching(reader{at: 12, read: func(string) []*mvccpb.KeyValue { return []*mvccpb.KeyValue{{ModRevision: 11}} }})
+	lease, limit := add("s/leases", driver.Node{Name: "a", Seq: 5}, 6), add("s", driver.Node{Name: driver.Limit}, 10)
+	ws.add(event{lease, driver.Deleted, 12, nil})
+	require.NoError(t, ws.tellAll())
+	require.Equal(t, driver.Deleted, lease.watch.Fired())
+	require.Equal(t, driver.Changed, limit.watch.Fired())
+}
