@@ -47,7 +47,7 @@ type Downgrader interface {
 	// name, the same Seq and the given data, in one step; a revocation stays. Watches on
 	// the old node fire with Changed, never with Deleted. Created is the new node's or the
 	// old one's. Downgrade waits for the service until the session is over. After an error,
-	// the node has not changed.
+	// the node has not changed, unless the error is ErrUndecided.
 	Downgrade(queue string, node Node, data []byte) (Node, error)
 }
 

@@ -5,6 +5,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -304,19 +305,20 @@ func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 
 // Rewrite implements driver.Session.
 func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
-	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+	_, err := s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
 		if !isNode(kv, node) { // Downgrade has put another one in place
 			return nil, errGone
 		}
 		return marked(kv, 0, append([]byte{}, data...))
 	})
+	return err
 }
 
 // update changes the value of a node. The change may be repeated, so to returns nil for a
-// value already changed.
-func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) ([]byte, error)) error {
+// value already changed. maybe is as from try.
+func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) ([]byte, error)) (maybe bool, err error) {
 	key, full := s.key(queue, node), error(nil)
-	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+	return s.try(ctx, func(ctx context.Context, conn *connection) error {
 		for {
 			got, err := conn.kv.Get(ctx, key)
 			if err != nil {
@@ -360,12 +362,15 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	if data == nil {
 		data = []byte{}
 	}
-	err := s.update(context.Background(), queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+	maybe, err := s.update(context.Background(), queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
 		if isShared(kv) {
 			return nil, nil
 		}
 		return marked(kv, markShared, data)
 	})
+	if maybe && errors.Is(err, driver.ErrNoPermission) { // the right was withdrawn meanwhile
+		err = fmt.Errorf("%w: %v", driver.ErrUndecided, err)
+	}
 	if err != nil {
 		return driver.Node{}, err
 	}
@@ -374,7 +379,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 
 // Revoke implements driver.Revoker.
 func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
-	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
+	_, err := s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) ([]byte, error) {
 		if !isNode(kv, node) { // Downgrade has put another one in place
 			return nil, errGone
 		}
@@ -383,6 +388,7 @@ func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ 
 		}
 		return marked(kv, markRevoked, nil)
 	})
+	return err
 }
 
 // Break implements driver.Breaker. Only the value of the key says whether Downgrade has put

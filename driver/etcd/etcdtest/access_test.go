@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/plays"
@@ -227,6 +228,32 @@ func TestUsers(t *testing.T) {
 		})
 		require.NotContains(t, log.String(), password)
 	})
+}
+
+// The servers have carried out the first attempt, and refuse to say so.
+func TestDowngradeIsUndecidedIfItsRightIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	admin := c.protect(t)()
+	s, err := c.connector(t, user("half", password)).Connect(t.Context())
+	require.NoError(t, err)
+	defer s.Close(context.Background()) // cannot revoke the lease
+	joined, err := s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	lost := false
+	c.SetFault(func(m Message) Action {
+		if m.Method != "Txn" || !m.Reply || lost {
+			return Pass
+		}
+		lost = true
+		_, err := admin.RoleRevokePermission(t.Context(), "half", "lockpool/a/", clientv3.GetPrefixRangeEnd("lockpool/a/"))
+		assert.NoError(t, err)
+		return Break
+	})
+	_, err = s.(driver.Downgrader).Downgrade("a", joined.Node, nil)
+	require.ErrorIs(t, err, driver.ErrUndecided)
+	require.NotErrorIs(t, err, driver.ErrNoPermission)
+	c.SetFault(nil)
 }
 
 // everything performs the plays with all abilities of pools.
