@@ -29,7 +29,7 @@ func holderIsCutOff(t *testing.T, version Option) {
 	c := Start(t, 3, version)
 	t.Log("etcd", c.Version())
 	margins := make([]time.Duration, 0, *cuts)
-	rival := open(t, c.connector(t))
+	rival := open(t, c.connector(t, withTTL(15*time.Second))) // survives the elections of an old etcd
 	for i := range *cuts {
 		leader, err := c.Leader(t.Context())
 		require.NoError(t, err)

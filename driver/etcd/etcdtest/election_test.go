@@ -118,7 +118,12 @@ func leaseChanges(t *testing.T, version Option) {
 	require.NoError(t, <-next)
 	require.NoError(t, holder.Close())
 	require.NoError(t, rival.Close())
-	left, err := c.admin.Leases(t.Context())
+	admin, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints()[:1], Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer admin.Close()
+	_, err = admin.Get(t.Context(), "lockpool/") // else the member may be behind
+	require.NoError(t, err)
+	left, err := admin.Leases(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, left.Leases)
 }
