@@ -3,8 +3,8 @@
 
 .PHONY: test test-root test-root-plain test-root-real test-behavior-real test-driver test-driver-real test-laws-real test-programs test-waiting test-etcd test-versions differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
 
-# Some tests create networks, for which they must be root, if only in a namespace.
-as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
+# Tests run in networks of their own, which some of them need, and none sees the networks of others.
+own_network := -exec $(CURDIR)/.ci/own-network
 
 DURATION ?= 10m
 SEED ?= 1
@@ -22,7 +22,7 @@ YEARS ?= 0.001
 timed := . ./driver/zookeeper
 programs := ./cmd/lockpool/insights ./examples/metrics
 waiting := ./testing/ensemble ./driver/etcd ./driver/memory
-go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(as_root) -race -timeout 15m
+go_test := GORACE=atexit_sleep_ms=10 GOGC=400 go test $(own_network) -race -timeout 15m
 
 # Real servers are the installed ZooKeeper, or the newer one: test has the driver on the newer one
 # and the rest on the installed one, test-versions the other way round.
@@ -40,7 +40,7 @@ test-root:
 # runs here alone: the race detector triples its time. Tests on real servers mostly wait, one
 # after the other, so the longest are processes of their own.
 test-root-plain:
-	GOGC=400 go test $(as_root) -timeout 15m .
+	GOGC=400 go test $(own_network) -timeout 15m .
 	GOGC=400 go test -run Interleaving ./recipe
 	GOGC=400 go test ./bench
 
@@ -51,10 +51,10 @@ test-waiting:
 	$(go_test) -p 3 -parallel 4 $(waiting)
 
 test-root-real:
-	GOGC=400 go test $(as_root) -timeout 15m -parallel 4 -skip '^TestBehavior$$' . -server real
+	GOGC=400 go test $(own_network) -timeout 15m -parallel 4 -skip '^TestBehavior$$' . -server real
 
 test-behavior-real:
-	GOGC=400 go test $(as_root) -timeout 15m -run '^TestBehavior$$' . -server real
+	GOGC=400 go test $(own_network) -timeout 15m -run '^TestBehavior$$' . -server real
 
 test-driver:
 	$(go_test) ./driver/zookeeper
@@ -66,10 +66,10 @@ test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one t
 	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
-	$(newer) GOGC=400 go test $(as_root) -timeout 15m -parallel 4 -skip '^TestLaws$$' ./driver/zookeeper -server real
+	$(newer) GOGC=400 go test $(own_network) -timeout 15m -parallel 4 -skip '^TestLaws$$' ./driver/zookeeper -server real
 
 test-laws-real:
-	$(newer) GOGC=400 go test $(as_root) -timeout 15m -run '^TestLaws$$' ./driver/zookeeper -server real
+	$(newer) GOGC=400 go test $(own_network) -timeout 15m -run '^TestLaws$$' ./driver/zookeeper -server real
 
 test-versions: deps ## the tests on real servers with the race detector, each with the version of ZooKeeper that make test leaves out; 10 minutes
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
@@ -85,7 +85,7 @@ torture: deps ## DURATION of random faults, from SEED, on three real servers of 
 	@$(MAKE) --no-print-directory torture-$(DRIVER)
 
 torture-zookeeper:
-	go run $(as_root) ./testing/lab/torture -duration $(DURATION) -seed $(SEED)
+	go run $(own_network) ./testing/lab/torture -duration $(DURATION) -seed $(SEED)
 
 torture-etcd:
 	go -C driver/etcd run ./etcdtest/torture -duration $(DURATION) -seed $(SEED)
