@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,21 +34,23 @@ func (s *dyingSession) Alive(context.Context) error { return s.Err() }
 // held open from outside, so it is set up here.
 func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
 	t.Parallel()
-	conn := &dyingSession{}
-	standing := &session{Session: conn, tenancies: map[string][]*tenancy{}}
-	cfg, err := newConfig(nil)
-	require.NoError(t, err)
-	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}}
-	h := newTestHold(handle, standing)
-	require.NoError(t, handle.pool.addHold(h))
-	handle.holds.add(h)
-	l := Lock{hold: h, entry: h.entries.add(false)}
-	conn.over = true
-	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
-	<-l.Lost()
-	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
-	require.Nil(t, handle.holds.find("a"))
-	require.Zero(t, handle.pool.held)
+	synctest.Test(t, func(t *testing.T) { // no time passes, after which the node would be watched
+		conn := &dyingSession{}
+		standing := &session{Session: conn, tenancies: map[string][]*tenancy{}}
+		cfg, err := newConfig(nil)
+		require.NoError(t, err)
+		handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}}
+		h := newTestHold(handle, standing)
+		require.NoError(t, handle.pool.addHold(h))
+		handle.holds.add(h)
+		l := Lock{hold: h, entry: h.entries.add(false)}
+		conn.over = true
+		require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
+		<-l.Lost()
+		require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
+		require.Nil(t, handle.holds.find("a"))
+		require.Zero(t, handle.pool.held)
+	})
 }
 
 // closingSession is a session that reports its Close.
