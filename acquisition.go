@@ -50,7 +50,12 @@ func (h *Handle) acquireAlone(ctx context.Context, name string, req *request, l 
 	a := h.newAcquisition(ctx, name, req)
 	ctx = a.begin(ctx)
 	defer func() { a.end(err); h.noteInside(a) }()
-	if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
+	err = h.grant(ctx, a, l)
+	switch {
+	case err == nil || ctx.Err() == nil:
+	case a.req.revocable && a.isRevoked():
+		err = ErrRevoked
+	default:
 		err = h.pool.withCause(ctx, h, err)
 	}
 	a.nested.report(err)
@@ -60,6 +65,7 @@ func (h *Handle) acquireAlone(ctx context.Context, name string, req *request, l 
 func (h *Handle) newAcquisition(ctx context.Context, name string, req *request) *acquisition {
 	a := &acquisition{pool: h.pool, name: name, req: *req}
 	a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
+	_, a.local.giveUp, _ = h.underWay()
 	a.local.admission = h.pool.newAdmission(ctx, req)
 	return a
 }

@@ -6,6 +6,7 @@ package lockpool
 
 import (
 	"container/list"
+	"context"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,7 @@ type localWaiter struct {
 	progress  *progress
 	shared    bool
 	revocable bool
+	giveUp    context.CancelCauseFunc // ends the call; calls methods of the caller's context
 	began     time.Time
 	span      *trace.SpanContext // of the request; nil if waits are not linked to a span
 	at        string             // where the request was made, or empty
@@ -575,16 +577,19 @@ func (ls *localQueues) find(name string) (waiters []localWaiter, t *tenancy, del
 	return waiters, t, delegate
 }
 
-// revoke revokes the given waiters for a lock. A delegate learns of it when granted the lock.
-func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
+// revoke revokes the given waiters for a lock. It returns how to end the call of the delegate,
+// which is to give up, or nil.
+func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) (giveUp context.CancelCauseFunc) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	q := ls.byName[name]
 	if q == nil {
-		return
+		return nil
 	}
 	if d := q.delegate; d != nil && asked(d) { // perhaps without a node yet
-		d.revoked = true
+		if d.revoked = true; d.revocable {
+			giveUp = d.giveUp
+		}
 	}
 	for w := range q.waiting() {
 		switch {
@@ -597,6 +602,7 @@ func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
 		}
 	}
 	q.advance()
+	return giveUp
 }
 
 // isRevoked reports whether a waiter, or the delegate, was revoked.

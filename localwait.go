@@ -204,7 +204,10 @@ func (p *Pool) revokeLocally(name string, names []string) {
 		for _, n := range names {
 			asked[n] = true
 		}
-		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w.id)] })
+		giveUp := p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w.id)] })
+		if giveUp != nil {
+			giveUp(ErrRevoked)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package lockpool_test
 // This file tests Revoke.
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -93,15 +94,18 @@ func TestRevokeADelegateWithoutANode(t *testing.T) {
 				b.Unlock(l) // the next turn is the last
 				require.NoError(t, create.Wait(b.Ctx))
 				require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[2].Node))
-				create.Release()
-				b.Unlock(next.Granted())
 				if opts == nil {
+					create.Release()
+					b.Unlock(next.Granted())
 					b.AwaitRevocation(w.Granted())
 					b.Unlock(w.Granted())
 					return
 				}
 				<-w.Done
 				require.ErrorIs(t, w.Err, lockpool.ErrRevoked)
+				require.NotErrorIs(t, w.Err, context.Canceled)
+				create.Release()
+				b.Unlock(next.Granted())
 				b.Unlock(b.Lock(p, "a"))
 			})
 		})
