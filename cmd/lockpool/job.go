@@ -210,12 +210,12 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			j.end(syscall.SIGKILL, whyLost(ctx, lock).Error())
 		case <-expired:
 			expired = nil
-			if !closed(lost) { // else lost says more
+			if whyLost(ctx, lock) == nil { // else lost, about to be closed, says more
 				j.end(syscall.SIGKILL, outage)
 			}
 		case <-expiring:
 			expiring = nil
-			if !closed(expired) {
+			if !closed(expired) && whyLost(ctx, lock) == nil {
 				j.end(syscall.SIGTERM, outage)
 			}
 		case <-revoked:
@@ -287,9 +287,9 @@ func (j *job) start(env []string) error {
 	return <-started
 }
 
-// whyLost returns why the lock was lost.
+// whyLost returns why the lock was lost, or nil.
 func whyLost(ctx context.Context, lock *lockpool.Lock) error {
-	_, err := lock.Token(context.WithoutCancel(ctx)) // a lost lock has none, and asks nobody
+	_, err := lock.Token(context.WithoutCancel(ctx)) // known, and asks nobody
 	return errors.Unwrap(err)                        // without the name
 }
 

@@ -228,7 +228,7 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 		waiting = r.tellOfWait(ctx, pool)
 	}
 	started := false
-	err := take(ctx, func(ctx context.Context) error {
+	err := take(ctx, func(held context.Context) error {
 		waiting()
 		stopWaiting()
 		if patience != nil {
@@ -239,11 +239,11 @@ func (r *run) outcome(ctx context.Context, pool *lockpool.Pool, take func(contex
 		}
 		started = true
 		granted := time.Now()
-		err := r.hold(ctx, signals)
+		err := r.hold(held, signals)
 		// The child has ended; a signal now ends the rest of the hold, and another one the wait
 		// for the service to confirm the release.
 		if d := r.holdAtLeast - time.Since(granted); err == nil && !r.job.late && d > 0 {
-			rest(ctx, signals, d)
+			rest(held, signals, d)
 		} else {
 			drain(signals)
 		}
@@ -385,7 +385,7 @@ func endBy(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func(
 // hold runs the job under the lock in ctx.
 func (r *run) hold(ctx context.Context, signals <-chan os.Signal) error {
 	lock, _ := lockpool.LockFromContext(ctx)
-	token, err := lock.Token(ctx)
+	token, err := lock.Token(context.WithoutCancel(ctx)) // a revocation is for the command
 	if err != nil {
 		return err
 	}
