@@ -38,8 +38,9 @@ import (
 // There is no TLS, SASL, quotas or reconfiguration.
 //
 // All methods may be called concurrently, even from a rule's [Call], except Close, which
-// waits for the Call, but not from the Where of a [Match]. On a closed server, methods changing the state do nothing, and return an
-// error if they return one; methods reading the state still work.
+// waits for the Call, but not from the Where of a [Match]. On a closed server, methods
+// changing the state do nothing, and return an error if they return one; methods reading the
+// state still work.
 type Server struct {
 	faults
 	network
