@@ -208,7 +208,14 @@ func TestHoldAtLeast(t *testing.T) {
 	waiter.code()
 	clock.Took(t, time.Second, locktest.Patience/2, "the hold")
 
-	p = s.start("run", "--hold-at-least", "1m", "job", "--", "sh", "-c", "echo hi; exit 3").prints("hi")
+	ended := func(p *process) { // whose command prints its process ID
+		s.Until(func() bool {
+			pid, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+			return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
+		}, "the command has ended")
+	}
+	p = s.start("run", "--hold-at-least", "1m", "job", "--", "sh", "-c", "echo $$; exit 3")
+	ended(p)
 	s.Until(func() bool { return s.WatchedIn("job") == 1 }, "the node is watched")
 	require.NoError(t, s.Admin.Delete(s.Chroot+"/job/"+s.Children("job")[0], -1))
 	require.Equal(t, 117, p.code())
@@ -219,10 +226,7 @@ func TestHoldAtLeast(t *testing.T) {
 	server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.DelayApply(200 * time.Millisecond)})
 	s = newShellOn(locktest.NewOn(t, server))
 	p = s.start("run", "--hold-at-least", "1m", "job", "--", "sh", "-c", "echo $$")
-	s.Until(func() bool {
-		pid, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
-		return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
-	}, "the command has ended")
+	ended(p)
 	p.signal(syscall.SIGTERM)
 	require.Zero(t, p.code())
 }
