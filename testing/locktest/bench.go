@@ -153,20 +153,25 @@ func (b *Bench) Proxy() *zktest.Proxy {
 // Dial returns a plain client of the bench's server, with a session.
 func (b *Bench) Dial() *zk.Conn {
 	if b.dial == nil {
-		return dial(b, b.Server.Addr(), net.DialTimeout)
+		return Dial(b, b.Server.Addr())
 	}
-	// The client would resolve another name than an address.
-	return dial(b, "127.0.0.1:1", func(string, string, time.Duration) (net.Conn, error) {
-		return b.dial(context.Background(), b.Server.Addr())
+	return dial(b, b.Server.Addr(), func(_, address string, _ time.Duration) (net.Conn, error) {
+		return b.dial(context.Background(), address)
 	})
 }
 
-// Dial returns a plain client with a session.
+// Dial returns a plain client with a session. While the client connects again, requests wait.
 func Dial(t testing.TB, addr string) *zk.Conn { return dial(t, addr, net.DialTimeout) }
 
 func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
-	conn, events, err := zk.Connect([]string{addr}, 20*time.Second,
-		zk.WithDialer(dialer), zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+	const timeout = 20 * time.Second
+	conn, events, err := zk.Connect([]string{addr}, timeout,
+		zk.WithHostProvider(&host{addr: addr, ctx: t.Context()}),
+		zk.WithDialer(func(network, address string, wait time.Duration) (net.Conn, error) {
+			conn, err := dialer(network, address, wait)
+			return impatient{conn, timeout}, err
+		}),
+		zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
@@ -177,6 +182,40 @@ func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
 		<-events
 	}
 	return conn
+}
+
+// host is the only server of a client. With the client's own list, each attempt to connect
+// but the first fails all waiting requests.
+type host struct {
+	addr  string
+	tried bool
+	ctx   context.Context // of the test
+}
+
+func (h *host) Init([]string) error { return nil }
+func (h *host) Len() int            { return 1 }
+func (h *host) Connected()          {}
+func (h *host) Next() (addr string, failWaiting bool) {
+	if h.tried {
+		time.Sleep(100 * time.Millisecond)
+	}
+	h.tried = true
+	return h.addr, h.ctx.Err() != nil
+}
+
+// An impatient connection waits for a second for the answer to a handshake, which the client
+// would await for ten times as long as other answers: a real server that starts may accept a
+// connection, and never answer.
+type impatient struct {
+	net.Conn
+	timeout time.Duration // longer than the wait for other answers
+}
+
+func (c impatient) SetReadDeadline(t time.Time) error {
+	if time.Until(t) > c.timeout {
+		t = time.Now().Add(time.Second)
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 type quiet struct{}
