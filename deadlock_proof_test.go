@@ -45,19 +45,21 @@ func TestCycleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
 		last.WaitFor(b.Ctx, exclusively, "a")
 		b.AwaitQueue("a", 2)
 		inItsOwnQueue := zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/a" }}
-		look := proxy.Inject(zktest.Rule{Match: inItsOwnQueue, Do: zktest.Call(func(zktest.Request) {
+		inTheOther := zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/b" }}
+		again := make(chan *zktest.Fault, 1)
+		proxy.Inject(zktest.Rule{Match: inItsOwnQueue, Do: zktest.Call(func(zktest.Request) {
 			cancel()
 			<-first.Done
+			again <- proxy.Inject(zktest.Rule{Match: inTheOther, Do: zktest.Pass()})
 		})})
-		require.NoError(t, look.Wait(b.Ctx))
+		second := <-again
 		b.AwaitQueue("b", 1)
-		again := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/b" }}, Do: zktest.Pass()})
 		select {
 		case <-last.Done:
 			require.NoError(t, last.Err)
 		default:
 		}
-		require.NoError(t, again.Wait(b.Ctx), "it looks again")
+		require.NoError(t, second.Wait(b.Ctx), "it looks again")
 		require.NoError(t, first.Close(b.Ctx))
 		<-last.Done
 		require.NoError(t, last.Err)

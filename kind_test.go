@@ -37,6 +37,8 @@ func TestFreeNameCanChangeItsKind(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(50*time.Millisecond))
 	b := locktest.NewOn(t, own)
+	_, err := b.Admin.Create(b.Chroot, nil, 0, zk.WorldACL(zk.PermAll)) // which stays
+	require.NoError(t, err)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for i, k := range []int{0, 1, 2, 0, 2, 1, 0} {
 		var l *lockpool.Lock
@@ -51,7 +53,7 @@ func TestFreeNameCanChangeItsKind(t *testing.T) {
 		b.Unlock(l)
 	}
 	p := pools[0]
-	_, err := b.Admin.Create(b.Chroot+"/keep", nil, 0, zk.WorldACL(zk.PermAll))
+	_, err = b.Admin.Create(b.Chroot+"/keep", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 	_, err = p.TryLock(b.Ctx, "keep", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)

@@ -282,7 +282,7 @@ func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
 func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
-		pool := b.Pool()
+		pool := b.Pool(lockpool.WithDeadlockCheck(2 * time.Second)) // long after the limit is raised
 		h, a := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
 		s := b.Pool().Semaphore("s", 0)
 		require.NoError(t, s.SetLimit(b.Ctx, 2))

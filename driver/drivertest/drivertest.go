@@ -304,12 +304,12 @@ func goroutines() map[string]string {
 	return all
 }
 
-// settledGoroutines returns all goroutines when none has begun or ended for ten naps. A
+// settledGoroutines returns all goroutines when none has begun or ended for a while. A
 // session may be ready before its last goroutine has begun.
 func (r *run) settledGoroutines() map[string]string {
 	settled := goroutines()
 	for same := 0; same < 10; same++ {
-		r.nap()
+		time.Sleep(50 * time.Millisecond)
 		now := goroutines()
 		if !maps.EqualFunc(settled, now, func(_, _ string) bool { return true }) {
 			same = 0

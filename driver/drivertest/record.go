@@ -211,12 +211,12 @@ func recordOld(r *run) {
 	}
 	// Names used again, and one used once.
 	name, once, later := r.newRecord(rec).Name, r.newRecord(rec).Name, r.newRecord(rec)
+	begun := time.Now()
 	r.recordsFor(s, keep, name, "a")
 	r.recordsFor(s, keep, once, "a")
 	r.records(s, name, "kept")
 	longest := r.newRecord(rec).Name
 	r.recordsFor(s, math.MaxInt64, longest, "kept")
-	begun := time.Now()
 	clear := func() {
 		r.Helper()
 		later.Key = r.key()

@@ -38,7 +38,11 @@ func leaseServed(r *run) {
 		require.Positive(r, lease, "the service answers")
 		least = min(least, lease)
 	}
-	require.GreaterOrEqual(r, least+slowest, r.Timeout*2/5, "much less than half of the session timeout, though the service answered within %v", slowest)
+	shortest := r.Timeout * 2 / 5
+	if !r.bubble {
+		shortest = r.Timeout / 5 // when a renewal was late, and the calls of the other session were not
+	}
+	require.GreaterOrEqual(r, least+slowest, shortest, "much less than half of the session timeout, though the service answered within %v", slowest)
 	require.NoError(r, s.Alive(r.ctx))
 	require.NoError(r, s.Err())
 	require.Equal(r, []driver.Node{node.Node}, r.list(s, queue))

@@ -162,6 +162,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
 	})
 	cfg := b.Config()
+	cfg.SessionTimeout = 40 * time.Second // an eighth for the server to answer
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	_, err := connector(t, cfg).Connect(b.Ctx)
 	require.ErrorIs(t, err, driver.ErrPermanent)
@@ -235,21 +236,27 @@ func TestSlowServerOpensASession(t *testing.T) {
 // comes in two parts, of which one is late.
 func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 	t.Parallel()
-	asked := make(chan int32, 1)
+	ctx, giveUp := context.WithCancel(locktest.Context(t))
+	gaveUp, asked := make(chan struct{}), make(chan int32, 1)
 	addr, _ := listen(t, func(_ int, conn net.Conn) {
 		if handshake(conn) != nil {
 			return
 		}
 		answer := hello(4000, 1)
 		_, _ = conn.Write(answer[:10])
-		time.Sleep(500 * time.Millisecond)
+		giveUp()
+		<-gaveUp
 		_, _ = conn.Write(answer[10:])
-		packet := make([]byte, 12)
-		_, _ = io.ReadFull(conn, packet)
-		asked <- int32(binary.BigEndian.Uint32(packet[8:]))
+		op := int32(11)
+		for packet := make([]byte, 12); op == 11; { // a ping may come first
+			_, _ = io.ReadFull(conn, packet)
+			op = int32(binary.BigEndian.Uint32(packet[8:]))
+		}
+		asked <- op
 	})
-	_, err := connector(t, zookeeper.Config{Servers: []string{addr}}).Connect(locktest.Timeout(t, 100*time.Millisecond))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err := connector(t, zookeeper.Config{Servers: []string{addr}}).Connect(ctx)
+	close(gaveUp)
+	require.ErrorIs(t, err, context.Canceled)
 	select {
 	case op := <-asked:
 		require.EqualValues(t, -11, op, "to close the session")
@@ -289,8 +296,8 @@ func TestSwallowedHandshakeIsRepeatedSoonAfterRefusals(t *testing.T) {
 		proxy.Cut(zktest.Selector{})
 		time.Sleep(time.Second) // the length of the fault
 		proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.HoldReply()})
-		require.NoError(t, proxy.AcceptConnections())
 		clock := locktest.StartClock()
+		require.NoError(t, proxy.AcceptConnections())
 		require.NoError(t, l.Verify(b.Ctx))
 		clock.Took(t, time.Second, 4500*time.Millisecond, "reconnecting") // one second, and the pauses before and after it
 		b.Unlock(l)
@@ -384,8 +391,7 @@ func TestErrorNamesASilentServer(t *testing.T) {
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, addr+" accepted the connection, but did not answer within 1s")
 	require.Equal(t, "unavailable", (&lockpool.LockError{Err: err}).ErrorType())
-	require.EqualValues(t, 1, accepted.Load())
-
+	require.Eventually(t, func() bool { return accepted.Load() == 1 }, locktest.Patience, time.Millisecond) // by the kernel at once
 	require.NoError(t, connector.Close())
 }
 
@@ -439,7 +445,7 @@ func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
 	} {
 		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
 		require.NoError(t, err)
-		_, err = p.Lock(locktest.Timeout(t, 2*time.Second), "a")
+		_, err = p.Lock(locktest.Timeout(t, 3*time.Second), "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded, "of the caller's context")
 		require.ErrorIs(t, err, lockpool.ErrUnavailable)
 		require.ErrorContains(t, err, why)
@@ -601,11 +607,18 @@ func TestFullServerIsATemporaryError(t *testing.T) {
 
 func TestDialerThatReturnsNoConnectionIsAnError(t *testing.T) {
 	t.Parallel()
+	ctx, giveUp := context.WithCancel(locktest.Context(t))
+	var dials atomic.Int32
 	pool := locktest.Open(t, connector(t, zookeeper.Config{
 		Servers: []string{"zk1"},
-		Dial:    func(context.Context, string) (net.Conn, error) { return nil, nil },
+		Dial: func(context.Context, string) (net.Conn, error) {
+			if dials.Add(1) == 2 { // the first attempt has failed
+				giveUp()
+			}
+			return nil, nil
+		},
 	}))
-	err := pool.Ping(locktest.Timeout(t, 200*time.Millisecond))
+	err := pool.Ping(ctx)
 	require.ErrorIs(t, err, lockpool.ErrUnavailable)
 	require.ErrorContains(t, err, "zk1:2181: Config.Dial returned neither a connection nor an error")
 }

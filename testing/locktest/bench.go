@@ -64,7 +64,7 @@ var benches atomic.Int32
 
 // New returns a bench on the shared server or, in a bubble, on a new one.
 func New(t testing.TB) *Bench {
-	if inBubble() {
+	if bubble.Inside() {
 		b, _ := NewEmbedded(t)
 		return b
 	}
@@ -74,7 +74,7 @@ func New(t testing.TB) *Bench {
 // NewEmbedded returns a bench on a new embedded server, and the server.
 func NewEmbedded(t testing.TB, opts ...zktest.Option) (*Bench, *zktest.Server) {
 	start := zktest.Start
-	if inBubble() {
+	if bubble.Inside() {
 		start = zktest.StartBubble
 	}
 	s := start(t, opts...)
@@ -93,7 +93,7 @@ func InBubble(t *testing.T, test func(t *testing.T, b *Bench, s *zktest.Server),
 // chroot when the pools are closed.
 func NewOn(t testing.TB, s Server) *Bench {
 	b := &Bench{Server: s}
-	if inBubble() {
+	if bubble.Inside() {
 		b.dial = s.(*zktest.Server).Dial
 	} else {
 		require.False(t, bubble.Running(), "a bubble runs beside a test on the network: see bubble.Parallel")
@@ -134,7 +134,7 @@ func NewBehindProxy(t testing.TB) (*Bench, *zktest.Proxy) {
 // Proxy starts a proxy before the bench's server. Pools opened from now on reach the server
 // through the proxy.
 func (b *Bench) Proxy() *zktest.Proxy {
-	if !inBubble() {
+	if !bubble.Inside() {
 		p := zktest.StartProxy(b, b.Server.Addr())
 		b.Addr = p.Addr()
 		return p
@@ -360,7 +360,7 @@ func (b *Bench) AwaitWaiting(p *lockpool.Pool, n int) {
 // Until waits until a condition holds. In a bubble what happens without time happens first.
 func (b *Bench) Until(condition func() bool, what string, args ...any) {
 	b.Helper()
-	if inBubble() {
+	if bubble.Inside() {
 		synctest.Wait()
 	}
 	for deadline := time.Now().Add(Patience); !condition(); {
@@ -374,7 +374,7 @@ func (b *Bench) Until(condition func() bool, what string, args ...any) {
 // pollInterval is how long a polling test sleeps: longer in a bubble, where sleep takes no
 // time.
 func pollInterval() time.Duration {
-	if inBubble() {
+	if bubble.Inside() {
 		return 10 * time.Millisecond
 	}
 	return time.Millisecond

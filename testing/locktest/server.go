@@ -56,7 +56,7 @@ func StartServer(t testing.TB, opts ...zktest.CommonOption) Server {
 	for _, opt := range opts {
 		own = append(own, opt)
 	}
-	if inBubble() {
+	if bubble.Inside() {
 		return zktest.StartBubble(t, own...)
 	}
 	return zktest.Start(t, own...)
@@ -98,10 +98,6 @@ func Slow(t *testing.T, test func(*testing.T)) {
 		test(t)
 	}
 }
-
-// inBubble reports whether the caller runs in a bubble, whose time begins in the year
-// 2000.
-func inBubble() bool { return time.Now().Year() < 2020 }
 
 // Main is called by TestMain: Main runs the tests while the shared server runs, and exits.
 // Leftover goroutines are a failure.

@@ -542,8 +542,9 @@ func (s *Stage) tryKept() {
 	s.free(s.take(s.Others))
 	s.free(s.take(s.Others))
 	require.Equal(s, 1, s.Others.Stats().Kept)
+	began := time.Now()
 	l, err := s.way(s.Ctx, s.Pool, true)
-	if s.fired() && errors.Is(err, lockpool.ErrLocked) { // the answer came too late
+	if errors.Is(err, lockpool.ErrLocked) && (s.fired() || time.Since(began) >= 100*time.Millisecond) { // the answer came too late
 		return
 	}
 	if s.check(err) {

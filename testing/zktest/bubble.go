@@ -5,7 +5,6 @@ package zktest
 import (
 	"errors"
 	"testing"
-	"time"
 )
 
 // InMemory makes a server without a port: clients connect with [Server.Dial]. Such a server
@@ -35,7 +34,3 @@ func StartBubble(t testing.TB, opts ...Option) *Server {
 // errBubble is the error of a server that would wait for the network in a bubble. Such a
 // wait keeps the bubble's time from passing.
 var errBubble = errors.New("a server with a port cannot work in a bubble of testing/synctest, because time would stand still: use StartBubble, or the option InMemory, and Server.Dial")
-
-// inBubble reports whether the caller runs in a bubble, whose time begins at midnight
-// of January 1, 2000.
-func inBubble() bool { return time.Now().UTC().Year() < 2020 }

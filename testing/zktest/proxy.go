@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 const (
@@ -96,7 +98,7 @@ func RunProxy(target string) (*Proxy, error) {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return nil, fmt.Errorf("zktest: starting a proxy: the target %q has no port from 1 to 65535", target)
 	}
-	if inBubble() {
+	if bubble.Inside() {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", errBubble)
 	}
 	p := newProxy(target, dialTCP)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
@@ -105,7 +106,7 @@ func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 // runReal starts n servers, again on other ports if another process has taken
 // one of theirs. The network is nil without the option Separated.
 func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *ensembleNetwork, error) {
-	if inBubble() {
+	if bubble.Inside() {
 		return nil, nil, fmt.Errorf("zktest: starting a real server: %w", errBubble)
 	}
 	if systemError != nil {

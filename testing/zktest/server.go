@@ -108,7 +108,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !conf.inMemory && inBubble() {
+	if !conf.inMemory && bubble.Inside() {
 		return nil, fmt.Errorf("zktest: starting the embedded server: %w", errBubble)
 	}
 	s := &Server{
@@ -124,7 +124,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		wake:        make(chan struct{}, 1),
 		leaveBubble: func() {},
 	}
-	if inBubble() {
+	if bubble.Inside() {
 		s.leaveBubble = bubble.Enter()
 	}
 	// As in ZooKeeper, so that a restart does not reuse session ids.

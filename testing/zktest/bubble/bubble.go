@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 )
 
 var (
@@ -36,6 +37,10 @@ func Enter() (leave func()) {
 		}
 	})
 }
+
+// Inside reports whether the caller runs in a bubble, whose time begins at midnight of
+// January 1, 2000.
+func Inside() bool { return time.Now().UTC().Year() < 2020 }
 
 // RaceDetector reports whether the program has the race detector.
 func RaceDetector() bool { return detector }
