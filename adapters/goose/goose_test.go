@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
@@ -26,7 +27,7 @@ const name = "billing/migrations"
 // provider returns a provider of the database in a file, with three migrations, the second
 // in Go. Before locking, goose looks whether there is anything to migrate; SQLite refuses
 // to look while another process writes, unless told to wait.
-func provider(b *locktest.Bench, file string, p *lockpool.Pool, second func(context.Context, *sql.Tx) error) *goose.Provider {
+func provider(b *locktest.Bench, file string, locker lock.SessionLocker, second func(context.Context, *sql.Tx) error) *goose.Provider {
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, db.Close()) })
@@ -35,7 +36,7 @@ func provider(b *locktest.Bench, file string, p *lockpool.Pool, second func(cont
 		"3_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INT);\n")},
 	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, db, sqlFiles,
-		goose.WithSessionLocker(lockgoose.NewSessionLocker(p, name)),
+		goose.WithSessionLocker(locker),
 		goose.WithGoMigrations(goose.NewGoMigration(2, &goose.GoFunc{RunTx: second}, nil)))
 	require.NoError(b, err)
 	return provider
@@ -52,7 +53,7 @@ func TestOneOfSeveralProcessesMigrates(t *testing.T) {
 	}
 	var providers [processes]*goose.Provider
 	for i := range providers {
-		providers[i] = provider(b, file, b.Pool(), second)
+		providers[i] = provider(b, file, lockgoose.NewSessionLocker(b.Pool(), name), second)
 		_, err := providers[i].GetDBVersion(b.Ctx) // creates goose's table, with several tries
 		require.NoError(t, err)
 	}
@@ -76,7 +77,7 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
-	migrations := provider(b, filepath.Join(t.TempDir(), "db"), p, nil)
+	migrations := provider(b, filepath.Join(t.TempDir(), "db"), lockgoose.NewSessionLocker(p, name), nil)
 	lock := b.Lock(p, name)
 	ctx, cancel := context.WithCancel(b.Ctx)
 	go func() { // ends when the migration waits for the lock
@@ -93,16 +94,28 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 	require.NoError(t, err, "the provider can be used again")
 }
 
+// connLocker knows the connection of the migrations.
+type connLocker struct {
+	lock.SessionLocker
+	conn *sql.Conn
+}
+
+func (l *connLocker) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	l.conn = conn
+	return l.SessionLocker.SessionLock(ctx, conn)
+}
+
 func TestNoMigrationBeginsWithoutTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
-	migrations := provider(b, filepath.Join(t.TempDir(), "db"), p, func(ctx context.Context, tx *sql.Tx) error {
+	locker := &connLocker{SessionLocker: lockgoose.NewSessionLocker(p, name)}
+	migrations := provider(b, filepath.Join(t.TempDir(), "db"), locker, func(ctx context.Context, tx *sql.Tx) error {
 		nodes := b.Children(name)
 		require.Len(t, nodes, 1)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/"+name+"/"+nodes[0], -1))
 		other := b.Lock(b.Pool(), name)
-		b.Until(func() bool { return p.Stats().Held == 0 }, "the holder knows of the loss")
+		b.Until(func() bool { return locker.conn.PingContext(b.Ctx) == sql.ErrConnDone }, "the connection is closed")
 		b.Unlock(other)
 		_, err := tx.ExecContext(ctx, "CREATE TABLE late (id INT)")
 		return err

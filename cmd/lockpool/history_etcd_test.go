@@ -122,7 +122,8 @@ func TestHistoryOnEtcd(t *testing.T) {
 	time.Sleep(quiet)
 	require.NoError(t, (<-billing).Unlock(s.Ctx))
 	require.NoError(t, (<-cart).Unlock(s.Ctx))
-	pool, _ := lock("stock", "depot")
+	pool, depot := lock("stock", "depot")
+	<-depot
 	q, err := pool.Queue(s.Ctx, "stock")
 	require.NoError(t, err)
 	lease, err := strconv.ParseInt(q.Contenders[0].Session, 16, 64)

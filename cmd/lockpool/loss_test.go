@@ -55,12 +55,13 @@ const notice = "the service does not answer, and the lock was about to expire; s
 
 func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 	t.Parallel()
-	const timeout = 4 * time.Second
+	const timeout = 10 * time.Second
 	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
 	stubborn := script(t)
 	killed := s.start("run", "--session-timeout", timeout.String(), "stubborn", "--", "sh", "-c", stubborn).prints("alone")
-	asked := s.start("run", "--session-timeout", timeout.String(), "--grace", "600ms", "polite", "--",
+	asked := s.start("run", "--session-timeout", timeout.String(), "--grace", "2s", "polite", "--",
 		"sh", "-c", `trap "echo asked; exit 5" TERM; echo started; while :; do sleep 0.02; done`).prints("started")
+	time.Sleep(timeout * 2 / 5) // a new session has a longer lease
 	clock := locktest.StartClock()
 	require.NoError(t, begin(s.Server))
 	asked.signal(syscall.SIGCONT) // as systemd does, when it stops a service
@@ -69,7 +70,7 @@ func testSilence(t *testing.T, begin, end func(locktest.Server) error) {
 	for _, p := range []*process{killed, asked} {
 		s.Until(func() bool { return strings.Contains(p.stderr.String(), notice) }, "a notice")
 	}
-	clock.Took(t, timeout/5, timeout*95/100, "the life without an answer") // a new session has the longest lease
+	clock.Took(t, timeout/10, timeout*95/100, "the life without an answer")
 	for _, p := range []*process{killed, asked} {
 		require.Equal(t, 117, p.code())
 		require.Equal(t, 1, strings.Count(p.stderr.String(), notice))
@@ -106,6 +107,7 @@ func TestNeverBesideNextHolder(t *testing.T) {
 		return s.start("run", "--session-timeout", timeout.String(), "--server", proxies[i%2].Addr()+s.Chroot, "job", "--", "sh", "-c", script)
 	}
 	holder := start(0).prints("alone")
+	time.Sleep(timeout * 2 / 5) // a new session has a longer lease
 	for i := range *rounds {
 		next := start(i + 1)
 		s.Until(func() bool { return len(s.Children("job")) == 2 || closed(holder.ended) }, "the next one waits")
@@ -269,6 +271,6 @@ func TestMaxHold(t *testing.T) {
 func TestGraceThatServersDoNotGrant(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
-	s := newShellOn(locktest.NewOn(t, zktest.Start(t, zktest.SessionTimeouts(time.Second, 2*time.Second))))
-	s.says(118, "too short for --grace", "run", "--session-timeout", "10s", "--grace", "3s", "job", "--", "echo", "hi")
+	s := newShellOn(locktest.NewOn(t, zktest.Start(t, zktest.SessionTimeouts(time.Second, 4*time.Second))))
+	s.says(118, "too short for --grace", "run", "--session-timeout", "14s", "--grace", "4s", "job", "--", "echo", "hi")
 }

@@ -122,6 +122,7 @@ func TestTokenIsTyped(t *testing.T) {
 	s := newShell(t)
 	s.env = append(s.env, "LOCKPOOL_SERVE_TOKEN=correct horse battery")
 	b := s.browse(s.serve(), "401 (Unauthorized)", "Password forms should have")
+	b.until(`document.activeElement.name === "token"`)
 	b.run(chromedp.KeyEvent("correct horse battery" + kb.Enter))
 	b.until(isLive)
 }

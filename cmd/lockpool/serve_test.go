@@ -265,7 +265,8 @@ func TestServeShowsAndChanges(t *testing.T) {
 	s.Until(func() bool {
 		return strings.Contains(v.gets(200, "GET", "/?lock=ours", ""), "ours: 1 holder, 0 waiters")
 	}, "the next holder")
-	require.Regexp(t, `(?m)^lockpool: ours is taken from .*, as 127\.0\.0\.1:\d+ asked$`, p.stderr.String())
+	taken := regexp.MustCompile(`(?m)^lockpool: ours is taken from .*, as 127\.0\.0\.1:\d+ asked$`)
+	s.Until(func() bool { return taken.MatchString(p.stderr.String()) }, "who asked is told")
 	_ = lock.Unlock(context.Background()) // lost
 	p.signal(syscall.SIGTERM)
 	require.Zero(t, p.code())

@@ -143,7 +143,9 @@ func TestKindsAreTold(t *testing.T) {
 	s := newShell(t)
 	pool := s.Pool()
 	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.Lock(pool, "reads", lockpool.Shared()), s.Lock(pool, "plain", lockpool.Plain())
-	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 1)
+	others := s.Pool()
+	waiter := s.EnqueueForPermits(others.Semaphore("s", 3), 2, 1)
+	s.AwaitWaiting(others, 1)
 	require.Equal(t, `
 NAME   KIND       HOLDERS  WAITERS  HELD  WAITING
 plain  plain            1        0 ≤0s        -

@@ -53,11 +53,11 @@ func (h *Hold) leaveCounts() {
 
 // Overdue reports that the hold has lasted for longer than d. at is where the lock was asked for.
 func (h *Hold) Overdue(ctx context.Context, d time.Duration, at string) {
-	if h.t.overdue.Enabled(ctx) {
-		h.t.overdue.Add(ctx, 1, h.t.option(h.t.labelsOf(h.lock)))
-	}
 	if h.span != nil {
 		h.span.AddEvent("lockpool.overdue")
+	}
+	if h.t.overdue.Enabled(ctx) {
+		h.t.overdue.Add(ctx, 1, h.t.option(h.t.labelsOf(h.lock)))
 	}
 	h.t.Logger.WarnContext(ctx, "lockpool: a lock is held for too long", "lock", h.lock.Name, "kind", h.lock.Kind.String(), "for", d, "at", at)
 }

@@ -39,6 +39,10 @@ func contend(t *testing.T, ctx context.Context, name string, holders, waiters *l
 			return
 		}
 		granted := time.Now()
+		select { // who was first is for requireOneHolder
+		case <-work.Done():
+		case <-ctx.Done():
+		}
 		if !errors.Is(context.Cause(work), lockpool.ErrLockLost) {
 			t.Errorf("the holder's context must end with ErrLockLost, not %v", context.Cause(work))
 		}

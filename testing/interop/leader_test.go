@@ -134,6 +134,7 @@ func TestElectRefusesToLeadBesideALeaderLatch(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, q.Foreign, 1)
 	c.mustRelease(c.contenders[0], c.contenders[0].modes[0])
+	c.Until(func() bool { return len(c.queue()) == 0 }, "the latch has left: its node is deleted in the background")
 	require.NoError(t, p.Elect(c.Ctx, c.name, func(context.Context) error { return nil }))
 	c.finish()
 }

@@ -269,12 +269,23 @@ func (b *Bench) Machine() *clock.Machine {
 
 // Children lists the children of a lock's node, sorted by sequence number.
 func (b *Bench) Children(name string) []string {
-	children, _, err := b.Admin.Children(b.Chroot + "/" + name)
+	children := b.children(b.Chroot + "/" + name)
+	slices.SortFunc(children, func(x, y string) int { return strings.Compare(Sequence(x), Sequence(y)) })
+	return children
+}
+
+// children lists the children of a node, none of a missing one, also if the connection ends
+// meanwhile.
+func (b *Bench) children(path string) []string {
+	children, _, err := b.Admin.Children(path)
+	for until := time.Now().Add(Patience); err == zk.ErrConnectionClosed && time.Now().Before(until); {
+		time.Sleep(100 * time.Millisecond)
+		children, _, err = b.Admin.Children(path)
+	}
 	if err == zk.ErrNoNode {
 		return nil
 	}
 	require.NoError(b, err)
-	slices.SortFunc(children, func(x, y string) int { return strings.Compare(Sequence(x), Sequence(y)) })
 	return children
 }
 
@@ -283,17 +294,7 @@ func Sequence(node string) string { return node[max(0, len(node)-10):] }
 
 // Contenders lists every ephemeral node below path.
 func (b *Bench) Contenders(path string) (found []string) {
-	full := "/" + strings.Trim(b.Chroot+path, "/")
-	children, _, err := b.Admin.Children(full)
-	for until := time.Now().Add(Patience); err == zk.ErrNoServer && time.Now().Before(until); {
-		time.Sleep(100 * time.Millisecond) // the client gives up after trying each server once
-		children, _, err = b.Admin.Children(full)
-	}
-	if err == zk.ErrNoNode {
-		return nil
-	}
-	require.NoError(b, err)
-	for _, child := range children {
+	for _, child := range b.children("/" + strings.Trim(b.Chroot+path, "/")) {
 		at := strings.TrimSuffix(path, "/") + "/" + child
 		if _, stat, err := b.Admin.Exists(b.Chroot + at); err == nil && stat.EphemeralOwner != 0 {
 			found = append(found, at)

@@ -106,7 +106,7 @@ var wireChecks = []check{
 		require.Empty(t, c.newEvents())
 	}},
 	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s checkEnv) {
-		const life = tick
+		const life = 2 * tick
 		c := s.open(t)
 		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
 		r := c.must(multi(createTTL(parent, ttl, life), create(parent+"/child", nil, persistent)))

@@ -349,14 +349,18 @@ func (c *conn) lost() outcome {
 // queueReply queues the reply to a request, perhaps altered by a rule.
 func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 	x.answered = true
-	if !s.conns[c] {
-		return // the connection was lost meanwhile
+	if !s.conns[c] { // the connection was lost meanwhile
+		countAnswered(x.fault, x.passes)
+		return
 	}
 	if x.fault.action().kind == expireAfterApply {
 		s.expireConn(c)
 		reply, alive = nil, false
 	}
 	x.out = x.fault.outgoing(reply)
+	if x.out.cut == uncut {
+		countAnswered(x.fault, x.passes)
+	}
 	if x.out.bytes != nil || x.out.cut != uncut {
 		c.client.send(x.out)
 	}
@@ -371,11 +375,8 @@ func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 func (x *exchange) finish(c *conn) outcome {
 	if x.out.cut != uncut {
 		<-c.client.written // a cut counts when visible to the client
+		countAnswered(x.fault, x.passes)
 	}
-	if x.fault != nil && !x.fault.action().beforeApply() {
-		x.fault.recordFired()
-	}
-	x.passes.recordFired()
 	if !x.alive {
 		<-c.client.done // the queue is written before the connection is closed
 		return ends
@@ -446,9 +447,8 @@ func (c *conn) sendEvent(event EventType, path string) {
 	c.server.record(Record{
 		Kind: Notified, Conn: o.conn, Session: o.session, Paths: []string{path}, Event: event, Zxid: c.replica.zxid, Fault: f != nil,
 	})
-	defer passes.recordFired()
+	countAnswered(f, passes)
 	if f != nil {
-		f.recordFired()
 		return
 	}
 	e := newPacket()

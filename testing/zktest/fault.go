@@ -459,8 +459,14 @@ func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
 // passRules are the rules with Pass matching a request.
 type passRules []*Fault
 
-func (c passRules) recordFired() {
-	for _, f := range c {
+// countAnswered records the occurrence of the fault hitting a request, if any and not
+// recorded before the request was applied, and of the rules merely counting the request. It
+// is called before the client can see the answer.
+func countAnswered(hit *Fault, passes passRules) {
+	if hit != nil && !hit.action().beforeApply() {
+		hit.recordFired()
+	}
+	for _, f := range passes {
 		f.recordFired()
 	}
 }

@@ -742,7 +742,7 @@ var faultTests = map[string]func(*faultTest){
 		dial(p, p.injector.Addr()).waitEnd()
 		require.NoError(p, p.injector.HangConnections(1))
 		hung := greet(p, p.injector.Addr(), handshake{Timeout: longTimeout})
-		hung.silent(quietTime)
+		hung.silent(time.Second) // until it is accepted
 		require.Zero(p, c.do(ping()).Err, "open connections stay open")
 		require.NoError(p, p.injector.AcceptConnections(1))
 		require.Zero(p, p.open(longTimeout).do(ping()).Err)

@@ -127,6 +127,7 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 		return true
 	case call:
 		a.hook(req)
+		f.recordFired()
 	case delayApply, holdApply:
 		if !f.waitBeforeApply(p.client) {
 			return false
@@ -135,7 +136,7 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 		if req.Op == OpConnect { // the reply has no code
 			p.client.send(outgoing{bytes: connectReply{}.encode(p.readOnly), cut: fin})
 			<-p.client.done
-			f.recordFired()
+			countAnswered(f, passes)
 			return false
 		}
 	}
@@ -190,9 +191,8 @@ func (p *proxyConn) sendErrors() {
 		reply.int(e.xid)
 		reply.long(p.zxid)
 		reply.int(int32(e.fault.action().code))
+		countAnswered(e.fault, e.passes)
 		p.client.send(outgoing{bytes: reply.packet()})
-		e.fault.recordFired()
-		e.passes.recordFired()
 	}
 }
 
@@ -268,6 +268,9 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 		return false
 	}
 	out := f.outgoing(frame)
+	if out.cut == uncut {
+		countAnswered(f, e.passes)
+	}
 	p.client.send(out)
 	p.sendErrors()
 	p.mu.Unlock()
@@ -275,15 +278,8 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	if out.cut != uncut {
 		<-p.client.written // a cut counts when visible to the client
 		_ = p.server.Close()
+		countAnswered(f, e.passes)
 	}
-	switch f.action().kind {
-	case delayApply, holdApply: // already recorded
-	default:
-		if f != nil {
-			f.recordFired()
-		}
-	}
-	e.passes.recordFired()
 	return out.cut == uncut
 }
 
@@ -301,12 +297,10 @@ func (p *proxyConn) forwardEvent(frame []byte) bool {
 	f, passes := p.proxy.match(Request{
 		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{d.string()}, Event: event,
 	})
+	countAnswered(f, passes)
 	if f == nil {
 		p.client.send(outgoing{bytes: frame})
-	} else {
-		f.recordFired()
 	}
-	passes.recordFired()
 	return true
 }
 

@@ -121,10 +121,8 @@ func TestRealServerRestartKeepsDataAndPort(t *testing.T) {
 		require.NotZero(t, pid, end.name)
 		require.ErrorContains(t, s.Start(testContext(t)), "running already", end.name)
 
-		if end.want == nil {
-			require.NoError(t, end.do(), end.name)
-		} else {
-			require.ErrorIs(t, end.do(), end.want, end.name)
+		if err := end.do(); err != nil { // else the server has ended as fast as the context
+			require.ErrorIs(t, err, end.want, end.name)
 		}
 		require.Zero(t, s.PID(), end.name)
 		_, err := s.Command(testContext(t), "ruok")
@@ -177,12 +175,14 @@ func TestRealServerStatDuringRestarts(t *testing.T) {
 	require.NoError(t, s.Start(testContext(t)))
 	require.NoError(t, s.Stop(testContext(t)))
 
-	// Start fails if the server is closed meanwhile.
+	// Start fails if the server is closed meanwhile, unless the server was faster.
 	started := make(chan error)
 	go func() { started <- s.Start(ctx) }()
 	require.Eventually(t, func() bool { return s.PID() != 0 }, testTimeout, time.Millisecond)
 	require.NoError(t, s.Close())
-	require.Error(t, <-started)
+	if err := <-started; err != nil {
+		require.ErrorContains(t, err, "starting ZooKeeper")
+	}
 	cancel()
 	asking.Wait()
 }

@@ -66,11 +66,11 @@ func TestGroup(t *testing.T) {
 			}), c.ended)
 		})
 		t.Run("timeout ends "+name, func(t *testing.T) {
-			require.EqualError(t, Run(t.Context(), 100*time.Millisecond, func(g *Group) error {
+			require.EqualError(t, Run(t.Context(), time.Second, func(g *Group) error {
 				require.NoError(t, c.start(g, "a"))
 				_, err := g.Receive(new(string))
 				return err
-			}), "stopped: not done after 100ms")
+			}), "stopped: not done after 1s")
 		})
 	}
 }

@@ -35,7 +35,7 @@ type served struct {
 
 // serve runs the command in this process, until the test ends.
 func serve(t testing.TB, flags ...string) *served {
-	conf, err := parse(append([]string{"-control", "127.0.0.1:0", "-tick", "100ms"}, flags...))
+	conf, err := parse(append([]string{"-control", "127.0.0.1:0"}, flags...))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	out, in := io.Pipe()

@@ -153,7 +153,7 @@ func (rec *Record) howReleased(c *call) string {
 // shared the lock after a downgrade.
 func (r *Report) checkContexts(rec *Record, holds []*hold) {
 	for n, h := range holds {
-		if h.downgraded() || h.lost || h.contextEnd <= h.end.Add(rec.Noted) {
+		if h.downgraded() || h.lost || h.contextEnd <= h.end.Add(rec.Noted+rec.pausedFor(h.process, h.end, h.contextEnd)) {
 			continue
 		}
 		for _, g := range holds[n+1:] {
