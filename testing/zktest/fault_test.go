@@ -733,6 +733,15 @@ var faultTests = map[string]func(*faultTest){
 		c.silent(quietTime)
 		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 	},
+	"a request counts before the reply can be seen": func(p *faultTest) {
+		c := p.open(longTimeout)
+		passed := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpExists}}, Times: zktest.Always, Do: zktest.Pass()})
+		failed := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpExists}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth)})
+		for i := range 1000 {
+			c.fails(zktest.ErrNoAuth, exists(p.root, false))
+			require.Equal(p, []int{i + 1, i + 1}, []int{passed.Fired(), failed.Fired()})
+		}
+	},
 	"connections are refused": func(p *faultTest) {
 		c := p.open(longTimeout)
 		require.NoError(p, p.injector.RefuseConnections(1))
