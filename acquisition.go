@@ -458,7 +458,7 @@ func (a *acquisition) waits(report func()) {
 func (a *acquisition) Queued(self driver.Node, place, length int) {
 	a.noteJoined()
 	a.progress.queued(self.Name)
-	a.nested.joined(self)
+	a.nested.joined(self, 0)
 	a.Predict(func() time.Duration { return time.Duration(place) * a.pool.costs.usual(a.name) })
 	a.Acquisition.Queued(self, place, length)
 }

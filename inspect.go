@@ -97,8 +97,10 @@ func describe(found []*waitgraph.Contender, in inMemory, held map[string]newestT
 		_, held := in.held[c.Name]
 		return c.Name == local[0].Node || in.joining != "" && c.Session == in.joining && c.Record.Local && !held
 	}
-	if len(local) > 0 && slices.ContainsFunc(found, isFirst) {
-		local = local[1:]
+	if len(local) > 0 {
+		if i := slices.IndexFunc(found, isFirst); i >= 0 {
+			local, in.behind = local[1:], found[i].Name
+		}
 	}
 	for _, c := range found {
 		told := tell(c)

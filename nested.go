@@ -320,8 +320,9 @@ func (w *nestedWait) locate(node driver.Node) driver.Located {
 	return driver.Located{Queue: queue, Node: node}
 }
 
-// joined records the node of the wait in a queue, and lets the wait look anew.
-func (w *nestedWait) joined(node driver.Node) {
+// joined records the node of the wait in a queue, with the order number if known, and lets the
+// wait look anew.
+func (w *nestedWait) joined(node driver.Node, created int64) {
 	if w == nil {
 		return
 	}
@@ -334,7 +335,7 @@ func (w *nestedWait) joined(node driver.Node) {
 	if node.Kind == driver.Permit && len(w.nodes) > 0 {
 		w.nodes = []driver.Located{w.nodes[0], at} // the guard stays
 	} else {
-		w.nodes, w.created = []driver.Located{at}, 0
+		w.nodes, w.created = []driver.Located{at}, created
 	}
 	if w.changed { // since the data was chosen
 		time.AfterFunc(0, func() { w.inBackground(w.rewrite) })
@@ -390,18 +391,17 @@ func (w *nestedWait) show() error {
 		return err
 	}
 	w.shown = true
-	w.joined(joined.Node)
 	context.AfterFunc(w.ctx, func() {
 		if w.pool.begin() { // or else the node goes with the session
 			defer w.pool.work.Done()
 			_ = w.on.Leave(canceled, waitgraph.Waits(w.name), joined.Node) // continues in the background
 		}
 	})
+	var created int64
 	watches, err := w.on.Watch(w.ctx, waitgraph.Waits(w.name), joined.Node)
 	if err == nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.created = watches[0].Created
+		created = watches[0].Created
 	}
+	w.joined(joined.Node, created) // not earlier: without the order number, the wait would be the last to ask
 	return err
 }

@@ -124,7 +124,7 @@ func TestNestedLockThatIsFreeAllocatesLittle(t *testing.T) {
 	for range 100 { // the race detector now and then drops what a sync.Pool has
 		least = min(least, testing.AllocsPerRun(1, func() {
 			_, w := h.beginNested(t.Context(), a, l.hold.tenancy.session)
-			w.joined(driver.Node{Name: "node"})
+			w.joined(driver.Node{Name: "node"}, 0)
 			w.end()
 		}))
 	}

@@ -179,7 +179,7 @@ func refusedInTime(b *bench) {
 			b.unlock(reader)
 		}
 		l = b.lock(p, a)
-		time.Sleep(3 * time.Second) // the wait becomes old
+		time.Sleep(6 * time.Second) // the wait becomes old
 		_, err = p.Lock(b.ctx, a, lockpool.InTime(), lockpool.WaitAtMost(held/2))
 		require.ErrorIs(b, err, context.DeadlineExceeded)
 		require.NotErrorIs(b, err, lockpool.ErrQueueFull)

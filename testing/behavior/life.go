@@ -339,9 +339,9 @@ func shutdownBesideHostileContexts(b *bench) {
 	for at := range 20 {
 		func() {
 			defer func() { _ = recover() }()
-			calls := 0
+			var calls atomic.Int64
 			_, _ = h.Lock(parent{b.ctx, func() {
-				if calls++; calls > at {
+				if int(calls.Add(1)) > at {
 					panic("user code")
 				}
 			}}, a)
@@ -407,6 +407,9 @@ func expiredSessionTakesOnlyItsOwnLocks(b *bench) {
 	var locks []*lockpool.Lock
 	var sessions []string
 	for i := range 90 {
+		if i == 40 { // one session is not enough
+			b.until(func() bool { return p.Stats().OpenSessions > 1 }, "another session")
+		}
 		name := b.name(fmt.Sprint(i))
 		locks = append(locks, b.lock(p, name))
 		sessions = append(sessions, b.contenders(name)[0].Session)
@@ -526,8 +529,8 @@ func releaseFindsTheLoss(b *bench) {
 }
 
 // Do does not return nil if another holder was granted the lock while the function ran,
-// regardless of the node's fate afterward. Only a Do that passes the lock on in memory, and so
-// asks nobody, depends on the news of the loss.
+// regardless of the node's fate afterward. Only a Do that passes the lock on in memory or lets
+// the lock rest, and so asks nobody, depends on the news of the loss.
 func brokenUnderDo(b *bench) {
 	for what, c := range map[string]struct {
 		turn   int // of the pool's, before the function runs
@@ -561,7 +564,7 @@ func brokenUnderDo(b *bench) {
 				b.breakHolder(a)
 				close(release)
 				b.unlock(b.lock(others, a))
-				if c.waits {
+				if c.waits || what == "at rest" {
 					b.await(held.Done(), "the news")
 				}
 				if c.ended {

@@ -165,8 +165,9 @@ func Dial(t testing.TB, addr string) *zk.Conn { return dial(t, addr, net.DialTim
 
 func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
 	const timeout = 20 * time.Second
+	ctx, giveUp := context.WithCancel(context.Background())
 	conn, events, err := zk.Connect([]string{addr}, timeout,
-		zk.WithHostProvider(&host{addr: addr, ctx: t.Context()}),
+		zk.WithHostProvider(&host{addr: addr, ctx: ctx}),
 		zk.WithDialer(func(network, address string, wait time.Duration) (net.Conn, error) {
 			conn, err := dialer(network, address, wait)
 			return impatient{conn, timeout}, err
@@ -174,6 +175,7 @@ func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
 		zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
+		giveUp()
 		conn.Close()
 		for range events { // closed when the client's goroutines have ended
 		}
@@ -189,7 +191,7 @@ func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
 type host struct {
 	addr  string
 	tried bool
-	ctx   context.Context // of the test
+	ctx   context.Context // of the client
 }
 
 func (h *host) Init([]string) error { return nil }
