@@ -71,6 +71,17 @@ func (p *Page) Compare(variable string, value int, found map[string]Counts, tole
 	}
 }
 
+// Reached reports whether no count of an operation is less than the page says.
+func (p *Page) Reached(variable string, value int, operation string, counts Counts, tolerance func(operation, column string, count float64) float64) bool {
+	p.Helper()
+	for column, count := range counts {
+		if evaluate(p.T, p.formulas[operation][column], variable, value)-count > tolerance(operation, column, count) {
+			return false
+		}
+	}
+	return true
+}
+
 // RequireAll requires that each operation of the page has been compared.
 func (p *Page) RequireAll() {
 	p.Helper()

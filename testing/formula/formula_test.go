@@ -21,6 +21,9 @@ func TestPageIsRead(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	p := Read(t, file, "operation")
 	require.Equal(t, map[string]map[string]string{"`Lock`": {"requests": "n + 1", "writes": "1"}}, p.formulas)
-	p.Compare("n", 2, map[string]Counts{"`Lock`": {"requests": 3, "writes": 1}}, func(string, string, float64) float64 { return 0 })
+	exactly := func(string, string, float64) float64 { return 0 }
+	p.Compare("n", 2, map[string]Counts{"`Lock`": {"requests": 3, "writes": 1}}, exactly)
+	require.True(t, p.Reached("n", 2, "`Lock`", Counts{"requests": 4, "writes": 1}, exactly))
+	require.False(t, p.Reached("n", 2, "`Lock`", Counts{"requests": 4, "writes": 0}, exactly))
 	p.RequireAll()
 }

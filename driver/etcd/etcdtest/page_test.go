@@ -5,6 +5,7 @@ package etcdtest
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -19,16 +20,15 @@ import (
 	"github.com/lockpool/lockpool/testing/formula"
 )
 
-// counting counts the messages between clients and members until the function it returns is
-// called, without the proofs of leases unless proofs is set.
-func (c *Cluster) counting(proofs bool) (stop func() formula.Counts) {
+// counting counts the messages between clients and members for which counted is true, from now on.
+func (c *Cluster) counting(counted func(Message) bool) (soFar func() formula.Counts) {
 	var mu sync.Mutex
 	n := formula.Counts{"requests": 0, "writes": 0, "bytes to the servers": 0, "bytes from them": 0}
 	c.SetFault(func(m Message) Action {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case m.IsProof() && !proofs:
+		case !counted(m):
 		case m.Reply:
 			n["bytes from them"] += float64(len(m.Data))
 		default:
@@ -41,10 +41,24 @@ func (c *Cluster) counting(proofs bool) (stop func() formula.Counts) {
 		return Pass
 	})
 	return func() formula.Counts {
-		c.SetFault(nil)
 		mu.Lock()
 		defer mu.Unlock()
-		return n
+		return maps.Clone(n)
+	}
+}
+
+func everything(Message) bool { return true }
+func noProofs(m Message) bool { return !m.IsProof() }
+
+// afterTheGrant returns noProofs, for the messages behind the reply that grants a free lock.
+func afterTheGrant() func(Message) bool {
+	granted := false
+	return func(m Message) bool {
+		if !granted {
+			granted = m.Method == "Txn" && m.Reply
+			return false
+		}
+		return noProofs(m)
 	}
 }
 
@@ -74,9 +88,9 @@ func TestPageStatesWhatClientsSend(t *testing.T) {
 	t.Parallel()
 	page := formula.Read(t, "../../../docs/scale.md", "on etcd")
 	for _, n := range []int{1, 2, 3, 10} {
-		page.Compare("n", n, contended(t, n), tolerance)
+		page.Compare("n", n, contended(page, n), tolerance)
 	}
-	page.Compare("n", *processes, lasting(t, *processes), tolerance)
+	page.Compare("n", *processes, lasting(page, *processes), tolerance)
 	page.RequireAll()
 }
 
@@ -99,25 +113,34 @@ func (c *Cluster) process(t *testing.T, ttl time.Duration) *lockpool.Pool {
 	return p
 }
 
-// settled is when the servers have answered everything, except proofs.
+// settled is long enough for messages that the page does not have.
 const settled = 100 * time.Millisecond
+
+// await waits until an operation has cost what the page says, or will not.
+func await(page *formula.Page, operation string, n int, soFar func() formula.Counts) {
+	for began := time.Now(); time.Since(began) < patience && !page.Reached("n", n, operation, soFar(), tolerance); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(settled)
+}
 
 // contended measures operations on a lock with n contenders, each with a separate session: one
 // holder, and waiters.
-func contended(t *testing.T, n int) map[string]formula.Counts {
+func contended(page *formula.Page, n int) map[string]formula.Counts {
+	t := page.T
 	c, calm := Start(t, 1), 5*time.Minute
 	found := map[string]formula.Counts{}
-	measure := func(operation string, f func()) {
-		time.Sleep(settled)
-		stop := c.counting(false)
+	measure := func(operation string, n int, counted func(Message) bool, f func()) {
+		soFar := c.counting(counted)
 		f()
-		time.Sleep(settled)
-		found[operation] = stop()
+		await(page, operation, n, soFar)
+		found[operation] = soFar()
 	}
 	pools := make([]*lockpool.Pool, n+1)
 	for i := range pools {
 		pools[i] = c.process(t, calm)
 	}
+	time.Sleep(settled)
 	locks := make(chan *lockpool.Lock, len(pools))
 	lock := func(p *lockpool.Pool, name string) {
 		l, err := p.Lock(t.Context(), name)
@@ -125,54 +148,61 @@ func contended(t *testing.T, n int) map[string]formula.Counts {
 		locks <- l
 	}
 	unlock := func() { require.NoError(t, (<-locks).Unlock(t.Context())) }
-	measure("`Do`", func() { lock(pools[0], "free"); unlock() })
-	lock(pools[0], "a")
-	stop := c.counting(false)
-	time.Sleep(settled)
-	found["hold it for more than 20 ms"] = stop()
-	wait := func(p *lockpool.Pool) {
-		go lock(p, "a") // ends with the grant
-		require.Eventually(t, func() bool { return p.Stats().Waiting == 1 }, calm, time.Millisecond)
+	for short := false; !short; { // a longer hold has a watch
+		measure("`Do`", n, noProofs, func() {
+			began := time.Now()
+			lock(pools[0], "free")
+			unlock()
+			short = time.Since(began) < 20*time.Millisecond
+		})
 	}
-	for _, p := range pools[1:n] {
-		wait(p)
-		time.Sleep(settled)
+	measure("hold it for more than 20 ms", n, afterTheGrant(), func() { lock(pools[0], "a") })
+	for i, p := range pools[1:] {
+		measure("`Lock`, until it waits", i+1, noProofs, func() {
+			go lock(p, "a") // ends with the grant
+			require.Eventually(t, func() bool { return p.Stats().Waiting == 1 }, calm, time.Millisecond)
+		})
 	}
-	measure("`Lock`, until it waits", func() { wait(pools[n]) })
-	measure("`Unlock` that hands the lock over", func() { unlock(); locks <- <-locks })
+	measure("`Unlock` that hands the lock over", n, noProofs, func() { unlock(); locks <- <-locks })
 	for range n {
 		unlock()
 	}
 	return found
 }
 
-// lasting measures n sessions over time: idle, and with a lock each.
-func lasting(t *testing.T, n int) map[string]formula.Counts {
+// lasting measures n sessions over time: idle, and with a lock each. All sessions begin at about
+// the same time, and so do their proofs; counting begins and ends between two proofs. A keep-alive
+// of more than 3/50 of the TTL ends idleness, and a member without a leader answers after 1 s.
+func lasting(page *formula.Page, n int) map[string]formula.Counts {
+	const ttl = 20 * time.Second
+	t := page.T
 	c := Start(t, 3)
 	found := map[string]formula.Counts{}
 	pools := make([]*lockpool.Pool, n)
 	for i := range pools {
 		pools[i] = c.process(t, ttl)
 	}
-	for _, what := range []string{"sessions that do nothing", "sessions that hold a lock"} {
-		if what == "sessions that hold a lock" {
-			for i, p := range pools {
-				l, err := p.Lock(t.Context(), fmt.Sprint("a/", i))
-				require.NoError(t, err)
-				defer l.Unlock(t.Context())
-			}
-		}
+	measure := func(what string, between, period time.Duration) {
+		time.Sleep(between)
+		soFar := c.counting(everything)
 		time.Sleep(ttl)
-		stop := c.counting(true)
-		time.Sleep(2 * ttl)
-		found[what+", for 10 TTLs"] = stop()
-		for column := range found[what+", for 10 TTLs"] {
-			found[what+", for 10 TTLs"][column] *= 5
+		counts := soFar()
+		for column := range counts {
+			counts[column] *= 10
 		}
-		stop = c.counting(false)
+		found[what+", for 10 TTLs"] = counts
+		soFar = c.counting(noProofs)
 		elect(t, c)
-		time.Sleep(ttl / 2)
-		found[what+", after an election"] = stop()
+		await(page, what+", after an election", n, soFar)
+		time.Sleep(period)
+		found[what+", after an election"] = soFar()
 	}
+	measure("sessions that do nothing", ttl*3/5, ttl*2/5) // idle since 3/8 or 4/8 of the TTL, with a keep-alive in each third
+	for i, p := range pools {
+		l, err := p.Lock(t.Context(), fmt.Sprint("a/", i))
+		require.NoError(t, err)
+		defer l.Unlock(t.Context())
+	}
+	measure("sessions that hold a lock", ttl/16, ttl/8) // with a round in each eighth
 	return found
 }
