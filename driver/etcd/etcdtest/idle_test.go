@@ -19,6 +19,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/etcd"
 	"github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 // Nothing is granted after idleness until a read has proved the lease. The read goes out
@@ -226,7 +227,7 @@ func idleIsCutOff(t *testing.T, version Option) {
 		time.Sleep(rand.N(3 * ttl))
 		var all sync.WaitGroup
 		var mu sync.Mutex
-		holder := ""
+		var holder *lockpool.Lock
 		use := func(name string, p *lockpool.Pool) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
 			defer cancel()
@@ -234,14 +235,13 @@ func idleIsCutOff(t *testing.T, version Option) {
 			if err != nil {
 				return
 			}
-			select {
-			case <-l.Lost():
-				return
-			default:
-			}
 			mu.Lock()
-			assert.Empty(t, holder, "%s is granted the lock, too", name)
-			holder = name
+			if plays.Closed(l.Lost()) {
+				mu.Unlock()
+				return
+			}
+			assert.True(t, holder == nil || plays.Closed(holder.Lost()), "%s is granted the lock, too", name)
+			holder = l
 			granted++
 			mu.Unlock()
 			select {
@@ -249,7 +249,9 @@ func idleIsCutOff(t *testing.T, version Option) {
 			case <-time.After(ttl / 4):
 			}
 			mu.Lock()
-			holder = ""
+			if holder == l {
+				holder = nil
+			}
 			mu.Unlock()
 			_ = l.Unlock(t.Context())
 		}
