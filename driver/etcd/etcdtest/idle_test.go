@@ -105,20 +105,25 @@ func TestStopWhileIdleIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := Start(t, 1)
 	s := newIdler(t, c)
-	keepAlives := atomic.Int32{}
+	answered := atomic.Int32{}
 	c.SetFault(func(m Message) Action {
-		if m.Method == "LeaseKeepAlive" && !m.Reply {
-			keepAlives.Add(1)
+		switch {
+		case m.Method != "LeaseKeepAlive":
+		case m.Reply:
+			answered.Add(1)
+		default:
+			return Late // a call that does not wait for the answer returns before the answer
 		}
 		return Pass
 	})
-	require.Eventually(t, func() bool { return keepAlives.Load() == 1 }, ttl, time.Millisecond)
+	require.Eventually(t, func() bool { return answered.Load() > 0 }, ttl, time.Millisecond)
 	s.machine.Stop()
 	time.Sleep(ttl / 6) // less than until the next keep-alive
+	before := answered.Load()
 	s.machine.Resume(false)
 	s.used.Store(true)
 	require.NoError(t, s.Alive(t.Context()))
-	require.EqualValues(t, 2, keepAlives.Load(), "only a later keep-alive counts")
+	require.Greater(t, answered.Load(), before, "only a later keep-alive counts")
 }
 
 // A session that looks whether it may be idle, and may not, is never in doubt: what is held there
