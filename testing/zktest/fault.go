@@ -303,7 +303,8 @@ type Fault struct {
 	removed  bool
 }
 
-// Fired returns how often the fault has happened.
+// Fired returns how often the fault has happened. A request counts before the client can see
+// the reply.
 func (f *Fault) Fired() int {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
