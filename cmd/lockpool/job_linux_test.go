@@ -36,7 +36,7 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	require.NoError(t, err)
 	stop := func() (ticks int64) {
 		p.signal(syscall.SIGSTOP)
-		s.Until(func() bool { return isStopped(child) }, "the children are stopped")
+		s.Until(func() bool { return isStopped(child) }, "the children are stopped: %s", &p.stderr)
 		return size(t, file)
 	}
 	stopped := stop()
