@@ -37,8 +37,7 @@ func TestFirstLockAfterIdlenessIsProved(t *testing.T) {
 		"without a read, during a keep-alive": {lost: func(m Message) bool { return m.IsProof() && m.Method == "Range" }, during: true},
 		"without an answer":                   {lost: func(Message) bool { return false }, sent: []string{"Range", "Txn"}},
 	} {
-		require.NoError(t, p.Ping(t.Context()))
-		time.Sleep(3 * ttl / 2)
+		c.awaitIdle(t, p)
 		var mu sync.Mutex
 		var sent []string
 		now := make(chan struct{})
@@ -86,6 +85,33 @@ func TestFirstLockAfterIdlenessIsProved(t *testing.T) {
 		require.NoError(t, rival.Do(t.Context(), "a", func(context.Context) error { return nil }), "%s", round)
 		require.NoError(t, rival.Close())
 	}
+}
+
+// awaitIdle returns when the only session, a pool's, is idle, and long before the next keep-alive:
+// two keep-alives have been answered, and no read was sent between them or has followed.
+func (c *Cluster) awaitIdle(t *testing.T, p *lockpool.Pool) {
+	var mu sync.Mutex
+	var answered time.Time
+	keepAlives := 0
+	c.SetFault(func(m Message) Action {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case m.Method == "Range":
+			keepAlives = 0
+		case m.Method == "LeaseKeepAlive" && m.Reply:
+			keepAlives++
+			answered = time.Now()
+		}
+		return Pass
+	})
+	require.NoError(t, p.Ping(t.Context()))
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		since := time.Since(answered)
+		return keepAlives >= 2 && since > ttl/20 && since < ttl/6
+	}, patience, time.Millisecond)
 }
 
 // idler is a session that is idle unless used, on a machine of its own.
