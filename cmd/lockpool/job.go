@@ -304,7 +304,7 @@ func closed(c <-chan struct{}) bool {
 
 // end ends the job because of the lock.
 func (j *job) end(sig syscall.Signal, reason string) {
-	if j.reason == "" && !isOver(j.process.Pid) { // else ended before
+	if j.reason == "" && !isOver(j.process.Pid) { // else the command has ended without lockpool
 		j.reason = reason
 	}
 	j.signal(sig)

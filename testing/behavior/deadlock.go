@@ -609,9 +609,10 @@ func waitKeepsItsPlace(b *bench) {
 func holdThatOthersShareEnds(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]
+	began := time.Now()
 	held := b.read(one.h, x)
 	stays := b.read(b.handle(one.p), x)
-	if b.bubble { // a busy machine may take two nodes
+	if time.Since(began) < 100*time.Millisecond { // later, a reader takes a separate node
 		require.Len(b, b.nodes(x), 1)
 	}
 	b.holds(two, exclusively, y)

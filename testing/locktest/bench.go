@@ -276,8 +276,8 @@ func (b *Bench) Children(name string) []string {
 	return children
 }
 
-// children lists the children of a node, none of a missing one, also if the connection ends
-// meanwhile.
+// children lists the children of a node. A missing node has none. If the connection ends
+// meanwhile, the request is repeated.
 func (b *Bench) children(path string) []string {
 	children, _, err := b.Admin.Children(path)
 	for until := time.Now().Add(Patience); err == zk.ErrConnectionClosed && time.Now().Before(until); {

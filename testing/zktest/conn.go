@@ -289,7 +289,7 @@ type answer func(reply []byte, alive bool)
 // exchange is a request being answered.
 type exchange struct {
 	fault    *Fault
-	passes   passRules
+	passes   []*Fault
 	answered bool
 	async    bool // the answer comes later
 	out      outgoing

@@ -304,7 +304,7 @@ type Fault struct {
 }
 
 // Fired returns how often the fault has happened. A request counts before the client can see
-// the reply.
+// the reply, or, if the fault ends the connection, when the client can see the end.
 func (f *Fault) Fired() int {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -433,7 +433,7 @@ func (fs *faults) Inject(rule Rule) *Fault {
 
 // match returns the fault hitting a request, or nil, and the rules merely counting the
 // request.
-func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
+func (fs *faults) match(r Request) (hit *Fault, passes []*Fault) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, f := range slices.Clone(fs.armed) {
@@ -457,13 +457,10 @@ func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
 	return hit, passes
 }
 
-// passRules are the rules with Pass matching a request.
-type passRules []*Fault
-
-// countAnswered records the occurrence of the fault hitting a request, if any and not
-// recorded before the request was applied, and of the rules merely counting the request. It
-// is called before the client can see the answer.
-func countAnswered(hit *Fault, passes passRules) {
+// countAnswered counts a request for the fault hitting the request, unless there is none or the
+// fault counted before the request was applied, and for the rules with Pass. It is called before
+// the client can see the reply, or when the client can see that the connection is cut.
+func countAnswered(hit *Fault, passes []*Fault) {
 	if hit != nil && !hit.action().beforeApply() {
 		hit.recordFired()
 	}

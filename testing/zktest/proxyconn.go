@@ -37,7 +37,7 @@ type proxyConn struct {
 type pendingRequest struct {
 	xid    int32
 	fault  *Fault
-	passes passRules
+	passes []*Fault
 }
 
 // forwardRequests forwards the client's requests to the server until one of the
