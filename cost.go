@@ -118,7 +118,7 @@ func (p *Pool) sampleKept(h *hold) {
 		return
 	}
 	h.cost.at, h.cost.weight = cmp.Or(h.cost.at, callSite()), costSample
-	p.costs.add(costLine{lock: h.name, kind: h.kind.String(), at: h.cost.at}, nodedata.Cost{Asks: 1}, costSample)
+	p.costs.add(costLine{lock: h.name, kind: h.kind.String(), at: h.cost.at}, &nodedata.Cost{Asks: 1}, costSample)
 }
 
 // account adds what the acquisition has cost.
@@ -145,7 +145,7 @@ func (a *acquisition) account(err error) {
 	if a.beside {
 		cost.Own = cost.Waits
 	}
-	a.pool.costs.add(costLine{lock: a.name, kind: a.req.kind().String(), at: a.local.at}, cost, float64(a.weight))
+	a.pool.costs.add(costLine{lock: a.name, kind: a.req.kind().String(), at: a.local.at}, &cost, float64(a.weight))
 }
 
 // worthNoting is how long a wait behind one node has to last for the node's data to be parsed.
@@ -159,20 +159,27 @@ func (a *acquisition) beginStage(w recipe.Wait) {
 	}
 }
 
-// endStage ends the wait behind one node, and notes the hold of another process. Of the waiters
-// behind a holder, only one that is exclusive is next.
+// endStage ends the wait behind one node.
 func (a *acquisition) endStage() {
-	began, p := a.stageBegan, a.pool
-	took := time.Since(began)
-	if a.stageBegan = (time.Time{}); began.IsZero() || took < worthNoting || a.req.kind() != driver.Exclusive || a.req.op == opElect || p.telemetry.NoLinks {
+	if a.stageBegan.IsZero() {
 		return
 	}
-	w := a.progress.now().wait()
+	took := time.Since(a.stageBegan)
+	a.stageBegan = time.Time{}
+	if took >= worthNoting && a.req.kind() == driver.Exclusive && a.req.op != opElect && !a.pool.telemetry.NoLinks {
+		a.noteForeign(took)
+	}
+}
+
+// noteForeign notes the hold of another process. Of the waiters behind a holder, only one that is
+// exclusive is next.
+func (a *acquisition) noteForeign(took time.Duration) {
+	w, p := a.progress.now().wait(), a.pool
 	if w.Holder != w.Behind {
 		return
 	}
 	if r := nodedata.Parse(w.Data); r.Host != p.owner.Host || r.PID != p.owner.PID {
-		p.costs.add(costLine{a.name, w.Behind.Kind.String(), r.At, true, r.Host, r.PID}, nodedata.Cost{Holds: 1, Held: took}, 1)
+		p.costs.add(costLine{a.name, w.Behind.Kind.String(), r.At, true, r.Host, r.PID}, &nodedata.Cost{Holds: 1, Held: took}, 1)
 	}
 }
 
@@ -214,12 +221,12 @@ func (h *hold) account(c holdCost, until time.Time) {
 	if rest := until.Sub(h.life.began); h.life.err() == ErrNotHeld && rest > held {
 		held = rest
 	}
-	add := func(kind driver.Kind, cost nodedata.Cost) {
+	add := func(kind driver.Kind, cost *nodedata.Cost) {
 		h.handle.pool.costs.add(costLine{lock: h.name, kind: kind.String(), at: c.at}, cost, float64(c.weight))
 	}
 	if c.alone > 0 {
-		add(driver.Shared, nodedata.Cost{Holds: 1, Held: held - c.alone})
+		add(driver.Shared, &nodedata.Cost{Holds: 1, Held: held - c.alone})
 		held = c.alone
 	}
-	add(h.kind, nodedata.Cost{Holds: 1, Held: held, Inside: c.inside, Within: c.within})
+	add(h.kind, &nodedata.Cost{Holds: 1, Held: held, Inside: c.inside, Within: c.within})
 }

@@ -72,8 +72,8 @@ type lineCost struct {
 	within time.Duration // by which Within leads, in the vote of Boyer and Moore
 }
 
-// add adds to the costs of a line, weight times.
-func (c *costs) add(line costLine, cost nodedata.Cost, weight float64) {
+// add bounds the times of cost, and adds cost to the sums of a line, weight times.
+func (c *costs) add(line costLine, cost *nodedata.Cost, weight float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -139,15 +139,20 @@ func (l *lineCost) vote(lock string, d time.Duration) {
 	}
 }
 
-// age halves the sums for each half-life that has passed.
+// age halves the sums for each half-life that has passed. On the common path, no function has a
+// large frame: to grow the stack of a goroutine takes longer than a turn.
 func (c *costs) age(now time.Time) {
 	for ; now.Sub(c.halved) >= costsHalf; c.halved = c.halved.Add(costsHalf) {
-		c.over, c.least = (c.over+costsHalf)/2, c.least/2
-		for line, l := range c.lines {
-			l.Add(l.Cost, -0.5)
-			if l.weight /= 2; l.weight < time.Millisecond {
-				delete(c.lines, line)
-			}
+		c.halve()
+	}
+}
+
+func (c *costs) halve() {
+	c.over, c.least = (c.over+costsHalf)/2, c.least/2
+	for line, l := range c.lines {
+		l.Add(&l.Cost, -0.5)
+		if l.weight /= 2; l.weight < time.Millisecond {
+			delete(c.lines, line)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (c *Cost) numbers() (counts [6]*float64, times [5]*time.Duration) {
 }
 
 // Add adds the sums of other, each so many times.
-func (c *Cost) Add(other Cost, times float64) {
+func (c *Cost) Add(other *Cost, times float64) {
 	counts, sums := c.numbers()
 	added, also := other.numbers()
 	for i := range counts {

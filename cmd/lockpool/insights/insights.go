@@ -116,7 +116,7 @@ func (l *line) add(o line, times float64) {
 	if l.Inside >= o.Inside {
 		within = l.Within
 	}
-	l.Add(o.Cost, times)
+	l.Add(&o.Cost, times)
 	l.Within = within
 	l.ownTurns += times * o.ownTurns
 	l.mightKeep += times * o.mightKeep
