@@ -139,8 +139,8 @@ func (l *lineCost) vote(lock string, d time.Duration) {
 	}
 }
 
-// age halves the sums for each half-life that has passed. On the common path, no function has a
-// large frame: to grow the stack of a goroutine takes longer than a turn.
+// age halves the sums for each half-life that has passed. The common path has no
+// function with a large frame: to grow the stack of a waiter takes half as long as a turn.
 func (c *costs) age(now time.Time) {
 	for ; now.Sub(c.halved) >= costsHalf; c.halved = c.halved.Add(costsHalf) {
 		c.halve()
