@@ -94,7 +94,8 @@ simulate: ## YEARS of virtual time, from SEED, of random faults on embedded ense
 	go run ./testing/lab/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))
 
 bugs: YEARS = 0.01
-bugs: ## each planted bug in turn, for at most YEARS of virtual time: the simulation must find it
+bugs: ## each planted bug in turn: the laws, the tests of behavior, or the simulation in YEARS of virtual time must find it
+	go test -timeout 30m ./driver/drivertest ./testing/behavior -run TestBugsAreFound -all
 	go run ./testing/lab/simulate/bugs -years $(YEARS) -seed $(SEED)
 
 fuzz: ## DURATION of arbitrary bytes for the embedded server, and as much again for its decoder

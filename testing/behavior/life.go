@@ -530,7 +530,7 @@ func releaseFindsTheLoss(b *bench) {
 
 // Do does not return nil if another holder was granted the lock while the function ran,
 // regardless of the node's fate afterward. Only a Do that passes the lock on in memory or lets
-// the lock rest, and so asks nobody, depends on the news of the loss.
+// the lock rest depends on the news of the loss, and only if the node is watched.
 func brokenUnderDo(b *bench) {
 	for what, c := range map[string]struct {
 		turn   int // of the pool's, before the function runs
@@ -564,7 +564,10 @@ func brokenUnderDo(b *bench) {
 				b.breakHolder(a)
 				close(release)
 				b.unlock(b.lock(others, a))
-				if c.waits || what == "at rest" {
+				switch {
+				case b.bubble:
+					b.settle() // the node is not watched yet, so the release asks
+				case c.waits || what == "at rest":
 					b.await(held.Done(), "the news")
 				}
 				if c.ended {
